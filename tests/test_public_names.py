@@ -25,9 +25,9 @@ Translator LanguageModel Classifier Tagger Embedder
 SUBPACKAGES = {
     "attention": """
         ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot
-        Edit Energy Entmax Hard Learned Mapped Mask Match Normalizer Packed Padding Permuted Pinned Plan
-        Prefix Raw Recorded RelativeBuckets RelativeVectors Rotary ScaledDot Seen Sigmoid Sinusoidal
-        Softmax Sparsemax Uniform Weights Window Zero
+        Edit Energy Entmax Hard HeadDiversity Learned Mapped Mask Match Normalizer Packed Padding Permuted
+        Pinned Plan Prefix Raw Recorded RelativeBuckets RelativeVectors Rotary ScaledDot Seen Sigmoid
+        Sinusoidal Softmax Sparsemax Uniform Weights Window Zero head_diversity
     """,
     "conformance": "CLASSES Case Outcome Refused case check load",
     "data": """
@@ -54,6 +54,7 @@ SUBPACKAGES = {
     """,
     "models": "Classifier Embedder LanguageModel Tagger Translator crf",
     "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
+    "pictures": "HeadGrid MatrixPicture Picture save_pictures",
     "pipelines": "Classification Translation View pharaoh stream word_attention",
     "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",

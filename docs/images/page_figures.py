@@ -154,6 +154,7 @@ def folders() -> Drawing:
 
 FOLDERS = {
     "files": "atomic writes, locks, the cache directory, progress",
+    "pictures": "heat maps, lines and grids of heads as SVG and matplotlib figures",
     "attention": "the operator: energies, masks, biases, normalizers, kernels",
     "layers": "multi-head attention; any attention function tested; Hugging Face models",
     "data": "corpora, readers, tokenizers, batches",

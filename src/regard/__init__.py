@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from regard import layers as layers
     from regard import models as models
     from regard import optimization as optimization
+    from regard import pictures as pictures
     from regard import pipelines as pipelines
     from regard import recipe as recipe
     from regard import search as search
@@ -151,6 +152,7 @@ _SUBPACKAGES = [
     "layers",
     "models",
     "optimization",
+    "pictures",
     "pipelines",
     "recipe",
     "search",

@@ -11,7 +11,7 @@ from regard.cli import main as main_module
 from regard.cli.main import PANELS, app
 
 FOLDER = Path(main_module.__file__).parent
-SHARED = {"__init__", "main", "option_groups", "jobs", "document_options", "weight_matrix"}  # not commands
+SHARED = {"__init__", "main", "option_groups", "jobs", "document_options", "pictures", "weight_matrix"}
 
 
 def run(*args):

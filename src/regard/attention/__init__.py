@@ -8,6 +8,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
+    from regard.attention.diversity import HeadDiversity, head_diversity
     from regard.attention.edits import Edit, Mapped, Permuted, Pinned, Uniform, Weights, Zero
     from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
     from regard.attention.mask import Dense, Mask
@@ -37,6 +38,7 @@ _HOMES = {
     "Energy": "energy",
     "Entmax": "normalize",
     "Hard": "normalize",
+    "HeadDiversity": "diversity",
     "Learned": "position",
     "Mapped": "edits",
     "Mask": "mask",
@@ -63,6 +65,7 @@ _HOMES = {
     "Weights": "edits",
     "Window": "position_masks",
     "Zero": "edits",
+    "head_diversity": "diversity",
 }
 __all__ = [
     "ALiBi",
@@ -82,6 +85,7 @@ __all__ = [
     "Energy",
     "Entmax",
     "Hard",
+    "HeadDiversity",
     "Learned",
     "Mapped",
     "Mask",
@@ -108,5 +112,6 @@ __all__ = [
     "Weights",
     "Window",
     "Zero",
+    "head_diversity",
 ]
 __getattr__ = exported(__name__, _HOMES)

@@ -7,20 +7,28 @@ call is computed by the reference, some rows at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
+from regard.attention.diversity import HeadDiversity, head_diversity
 from regard.attention.kernels import reference, triton
 from regard.attention.machine import Machine
 from regard.attention.precision import compute_dtype
 from regard.attention.score_tiles import Tile, for_each_tile, has_tiles
 from regard.attention.selection import IndexLike, Selection
 from regard.errors import OptionError
+from regard.pictures.attention_views import attention_picture
+from regard.pictures.picture import Picture
+from regard.pictures.pictured import Pictured
+
+SHOWN = 1 << 22  # weights of one item that a notebook computes and shows without being asked
 
 
-class Recorded:
+class Recorded(Pictured):
     """One recorded attention call. Every method takes `batch`, `head` and `query` to select rows."""
 
     def __init__(self, call: Call) -> None:
@@ -139,6 +147,57 @@ class Recorded:
 
         for_each_tile(selection, fill)
         return selection.squeeze(entropy).squeeze(-1)
+
+    def head_diversity(self, *, batch: IndexLike = None, query: IndexLike = None) -> HeadDiversity:
+        """How different the heads are: mean Jensen–Shannon divergence of two heads, and their rank."""
+        if isinstance(query, int) and not isinstance(query, bool):
+            query = [query]  # keeps the axis
+        return head_diversity(self.weights(batch=batch, query=query))
+
+    def picture(
+        self,
+        view: str | None = None,
+        *,
+        rows: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        batch: int = 0,
+        head: int | None = None,
+        title: str = "",
+    ) -> Picture:
+        """Return a picture of the weights, which a notebook shows; `save` and `plot` take the same options.
+
+        >>> with regard.watch() as seen:
+        ...     out = regard.attend(torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8))
+        >>> seen["attend.0"].picture("lines", rows=["a", "b", "c"], head=1).save("lines.svg").name
+        'lines.svg'
+
+        Args:
+            view: "heatmap" (the default), "lines", "text" or "grid", a matrix for each head.
+            rows: the tokens of the queries; by default their positions.
+            columns: the tokens of the keys; by default `rows`, or their positions.
+            batch: the item of the batch.
+            head: a head, from 0; by default the mean of all, except in a grid.
+            title: the headline.
+        """
+        weights = self._one_item(batch)
+        return attention_picture(
+            {"": weights}, view, rows=rows, columns=columns, head=head, title=title, note=""
+        )
+
+    def _one_item(self, batch: int) -> Tensor:
+        """The weights (heads, Tq, Tk) of one item; of several leading axes, counted over all."""
+        if len(self.call.leading) == 1:
+            return self.weights(batch=batch)
+        items = self.weights().reshape(-1, *self.shape[-3:])
+        if isinstance(batch, bool) or not isinstance(batch, int) or not -len(items) <= batch < len(items):
+            raise OptionError(f"batch must be an integer below the {len(items)} items, got {batch!r}")
+        return items[batch]
+
+    def _repr_html_(self) -> str | None:
+        """Every head of the first item in a notebook; nothing if that is too much to compute unasked."""
+        if self._call is None or not 0 < self.call.heads * self.call.Tq * self.call.Tk <= SHOWN:
+            return None
+        return self.picture("grid")._repr_html_()
 
     def __repr__(self) -> str:
         if self._call is None:

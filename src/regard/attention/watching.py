@@ -33,6 +33,7 @@ from regard.attention.watched_model import (
     uses_only_attend,
 )
 from regard.errors import OptionError
+from regard.pictures.head_grid import HeadGrid
 
 __all__ = [
     "UNKNOWN",
@@ -409,6 +410,23 @@ class Seen(Mapping[str, Recorded]):
             missed = "".join(f"; {path} was missed: {why}" for path, why in list(watch.missed.items())[:3])
             return f"{not_seen}; the names are {', '.join(self._calls)}{left_out}{missed}"
         return f"{not_seen}: {watch.why_empty()}"
+
+    def picture(
+        self, only: str | Iterable[str] | None = None, *, batch: int = 0, title: str = ""
+    ) -> HeadGrid:
+        """Return a picture of every head of several calls, a row of matrices per call.
+
+        Args:
+            only: a name or a glob such as "encoder.*", or several; by default all calls. Of several calls of
+                one name, such as the steps of a search, the last is drawn.
+            batch: the item of the batch.
+            title: the headline.
+        """
+        patterns = ["*"] if only is None else [only] if isinstance(only, str) else list(only)
+        names = [name for name in self._calls if any(matches(name, pattern) for pattern in patterns)]
+        if not names:
+            raise OptionError(self._why_missing(", ".join(map(str, patterns))))
+        return HeadGrid({name: self[name]._one_item(batch) for name in names}, title=title)
 
     def __getitem__(self, name: str) -> Recorded:
         return self.calls(name)[-1]

@@ -136,6 +136,7 @@ def command(
         bool,
         typer.Option("--show", help="Draw the weights between words of each pair.", rich_help_panel=OUTPUT),
     ] = False,
+    picture: shared.PictureFileOptions,
     gold: GoldOptions,
     device: shared.Device = "auto",
 ) -> None:
@@ -147,10 +148,13 @@ def command(
 
         regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --show
 
+        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --picture tom.svg
+
         regard align -i test.en test.de --model runs/small -o links.txt
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
     """
+    from regard.cli import pictures
     from regard.cli.jobs import model_folder
     from regard.errors import OptionError
     from regard.evaluation.alignment import read_gold, score, validate_gold
@@ -172,6 +176,8 @@ def command(
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"{output} cannot be written, its folder does not exist; create it first")
+    drawn = pictures.check_options(picture, None if files else [" ".join(text or [])])
+    _check_view(picture)
     folder = model_folder(model, "align", text or [])
     pairs = _pairs(text or [], files)
     sizes = count_words(pairs)
@@ -193,6 +199,8 @@ def command(
             if show:
                 _print("".join(map(_draw, aligned, sources, targets)))
             links += [pair.links for pair in aligned]
+            if drawn:
+                _save_picture(picture, aligned, sources, targets)
     if wanted is not None:
         scored = score(links, wanted)
         _print((json.dumps(scored.as_dict(), indent=2) if gold.as_json else str(scored)) + "\n")
@@ -254,3 +262,34 @@ def _draw(pair: PairAlignment, source: str, target: str) -> str:
     from regard.pipelines.word_links import pharaoh
 
     return f"{render(pair.weights, source.split(), target.split())}\n{pharaoh(pair.links)}\n\n"
+
+
+def _check_view(options: shared.PictureFileOptions) -> None:
+    from regard.errors import OptionError
+
+    if options.view == "grid":
+        raise OptionError("align draws one matrix of words; --view can be heatmap, lines or text")
+
+
+def _save_picture(
+    options: shared.PictureFileOptions, aligned: list[PairAlignment], sources: list[str], targets: list[str]
+) -> None:
+    """Draw the weights between the words of the pair."""
+    from regard.cli import pictures
+    from regard.pictures.matrix_picture import MatrixPicture
+
+    drawings = [
+        MatrixPicture(
+            pair.weights,
+            target.split(),
+            source.split(),
+            options.view or "heatmap",
+            title=f"{source} → {target}",
+            note="cross-attention between words",
+            row_title="target",
+            column_title="source",
+        )
+        for pair, source, target in zip(aligned, sources, targets, strict=True)
+        if pair.weights.numel()
+    ]
+    pictures.save_all(options, drawings)

@@ -46,6 +46,7 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    picture: shared.PictureOptions,
     batch_tokens: shared.BatchTokens = None,
     job: shared.JobOptions,
 ) -> None:
@@ -59,17 +60,23 @@ def command(
 
         regard classify "a film to remember" --attention --model runs/sst2-attention
 
+        regard classify "a film to remember" --picture film.svg --model runs/sst2-attention
+
         regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
 
         regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
 
         zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
     """
+    from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, report, run_job
+    from regard.pipelines.classify import truncate
     from regard.pipelines.classify_file import ClassifyOptions, make_job
+    from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
     from regard.training.distributed import pick_device
 
+    drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])
     source, place = open_input(text or [], input)
     options = ClassifyOptions(
@@ -85,11 +92,16 @@ def command(
     format = _format(options, place)
     places = open_outputs(source, [output])
     classify = make_job(folder, options, format, pick_device(job.device))
+    if drawn:
+        pictures.check_model(picture, encoder_attention(["a"], classify.model)[0])
     run_job("classify", source, places, classify, lambda: options.about(fingerprint([folder])), job)
     if classify.truncated:
         count = classify.truncated
         texts = "1 text was" if count == 1 else f"{count:,} texts were"
         report(f"{texts} truncated to the model's maximum length")
+    if drawn:
+        lines = [line for each in text or [] for line in each.split("\n") if line.strip()]
+        pictures.save(picture, encoder_attention(truncate(classify.model, lines), classify.model))
 
 
 def _format(options: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:

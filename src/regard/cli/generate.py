@@ -66,6 +66,7 @@ def command(
     constraints: shared.ConstraintOptions,
     output: Annotated[Path, shared.output_option(".txt or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
+    picture: shared.PictureOptions,
     precision: shared.Precision = "auto",
     job: shared.JobOptions,
 ) -> None:
@@ -82,8 +83,11 @@ def command(
 
         regard generate "ROMEO:" --model runs/shakespeare --seed 1 --count 3 --json
 
+        regard generate "To be, or" --model runs/shakespeare --length 8 --picture be.html --layer 2
+
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
+    from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_outputs, output_format, run_job
     from regard.decoding.limits import Limits
     from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
@@ -91,6 +95,8 @@ def command(
     from regard.training.distributed import pick_device
 
     interactive = not input.files and str(output) == "-"
+    if pictures.check_options(picture, text or [] if interactive else None):
+        pictures.check_count(str(picture.picture), len(text or []))
     options = GenerateOptions(
         strategy=_strategy(beam, sampling, count, seed=None if interactive else 0),
         constraints=constraints.constraints(),
@@ -105,7 +111,10 @@ def command(
     if interactive:
         prompts = _prompts(text)
         language_model = load_language_model(folder, pick_device(job.device), precision)
-        _print(prompts, language_model, options, report_seed=sampling.seed is None)
+        attention = _check_picture(picture, language_model)
+        _print(prompts, language_model, options, attention, report_seed=sampling.seed is None)
+        if attention is not None:
+            pictures.save(picture, attention)
         return
     source = _source(text or [], input)
     places = open_outputs(source, [output])
@@ -156,8 +165,26 @@ def _source(texts: list[str], options: shared.InputOptions) -> Source:
     return open_input(texts, options)[0] if options.files else Source(texts=tuple(_prompts(texts)))
 
 
-def _print(prompts: list[str], model: Any, options: GenerateOptions, report_seed: bool) -> None:
-    """Print each prompt with its continuation; a single sample is printed token by token."""
+def _check_picture(picture: shared.PictureOptions, model: Any) -> list[Any] | None:
+    """With --picture, check its options with the model, and return the list that the maps will be in."""
+    from regard.cli import pictures
+    from regard.data.tokenizer import EOS
+    from regard.decoding.attention_weights import attention_maps
+    from regard.decoding.search import torch_model
+
+    if picture.picture is None:
+        return None
+    pictures.check_model(picture, attention_maps(None, [[EOS]], torch_model(model))[0])
+    return []
+
+
+def _print(
+    prompts: list[str], model: Any, options: GenerateOptions, attention: list[Any] | None, report_seed: bool
+) -> None:
+    """Print each prompt with its continuation; a single sample is printed token by token.
+
+    With a list for the attention maps, those of each prompt are added to it.
+    """
     from regard.cli.jobs import report
     from regard.decoding.sampling import Sample
     from regard.pipelines.generate import generate, stream
@@ -166,8 +193,11 @@ def _print(prompts: list[str], model: Any, options: GenerateOptions, report_seed
     arguments, strategy = options.arguments(), options.strategy
     try:
         for prompt in prompts:
-            if not isinstance(strategy, Sample) or options.count > 1 or options.json:
-                _write("".join(format_lines(generate(prompt, model, **arguments), options)))
+            if not isinstance(strategy, Sample) or options.count > 1 or options.json or attention is not None:
+                generation = generate(prompt, model, attention=attention is not None, **arguments)
+                _write("".join(format_lines(generation, options)))
+                if attention is not None:
+                    attention.append(generation.attention)
                 continue
             pieces = stream(prompt, model, **arguments)
             _write(prompt)

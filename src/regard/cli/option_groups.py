@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from regard.decoding.constraints import Constraints
     from regard.decoding.sampling import Sample
 
-INPUT, OUTPUT, SEARCH, JOB = "Input", "Output", "Search", "Job"  # panels of `regard COMMAND --help`
+# The panels of `regard COMMAND --help`.
+INPUT, OUTPUT, PICTURE, SEARCH, JOB = "Input", "Output", "Picture", "Search", "Job"
 
 
 class OptionGroup:
@@ -43,10 +44,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
+        made = {}  # apart from the values: a group may have the name of an option
         for name, group in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(group)}  # type: ignore[arg-type]
-            values[name] = group(**given)
-        command(**values)
+            made[name] = group(**given)
+        command(**values, **made)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -252,6 +254,42 @@ class ConstraintOptions(OptionGroup):
         return Constraints(
             prefix, required or (), self.forbid or (), self.no_repeat or 0, self.min_length or 0
         )
+
+
+@dataclass(frozen=True)
+class PictureFileOptions(OptionGroup):
+    """A file for a picture of the attention."""
+
+    picture: Annotated[
+        Path | None,
+        option(
+            metavar="FILE",
+            help="Draw the attention to a .svg, .html, .png or .pdf file; .html takes several texts.",
+            rich_help_panel=PICTURE,
+        ),
+    ] = None
+    view: Annotated[
+        str | None,
+        option(metavar="NAME", help="heatmap, lines, grid or text.", rich_help_panel=PICTURE),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PictureOptions(PictureFileOptions):
+    """A picture of the attention: the file, the view, the layer and the head."""
+
+    kind: Annotated[
+        str | None,
+        option(metavar="NAME", help="encoder, decoder, cross or pooling.", rich_help_panel=PICTURE),
+    ] = None
+    layer: Annotated[
+        int | None,
+        option(help="Layer, from 0; default: the mean of all, or all in a grid.", rich_help_panel=PICTURE),
+    ] = None
+    head: Annotated[
+        int | None,
+        option(help="Head, from 0; default: the mean of all, or all in a grid.", rich_help_panel=PICTURE),
+    ] = None
 
 
 def check_utf8(name: str, *texts: str) -> None:

@@ -79,6 +79,7 @@ def command(
         str | None,
         typer.Option(help="Write tags as bio, iobes or io; default: the model's.", rich_help_panel=OUTPUT),
     ] = None,
+    picture: shared.PictureOptions,
     batch_tokens: shared.BatchTokens = None,
     job: shared.JobOptions,
 ) -> None:
@@ -94,6 +95,8 @@ def command(
 
         regard tag "Ada Lovelace met Charles Babbage in London." --model runs/wnut17
 
+        regard tag "Ada met Bob." --model runs/wnut17-minilm --picture heads.svg --view grid
+
         regard tag -i tweets.txt --model runs/wnut17 -o spans.jsonl
 
         regard tag -i test.conll.gz --model runs/wnut17 -o tagged.conll
@@ -102,12 +105,15 @@ def command(
 
         zcat tweets.jsonl.gz | regard tag --field text --json --model runs/wnut17 | head
     """
+    from regard.cli import pictures
     from regard.cli.jobs import make_source, model_folder, open_outputs, run_job
+    from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
     from regard.pipelines.tag_file import TagOptions, check_conll, make_job
     from regard.training.distributed import pick_device
 
     texts = text or []
+    drawn = pictures.check_options(picture, None if input.files else texts)
     folder = model_folder(model, "tag", texts)
     conll = input.conll or input.all_end_with(texts, CONLL)
     json_lines = input.all_end_with(texts, ("jsonl", "ndjson"))
@@ -127,7 +133,12 @@ def command(
     if conll:
         check_conll(source.files, input.column)
     tag = make_job(folder, options, pick_device(job.device), _coloured(options))
+    if drawn:
+        pictures.check_model(picture, encoder_attention(["a"], tag.model)[0])
     run_job("tag", source, places, tag, lambda: options.about(fingerprint([folder])), job)
+    if drawn:
+        lines = [line for each in texts for line in each.split("\n") if line.strip()]
+        pictures.save(picture, tag.attention(lines))
 
 
 def _form(output: Path, as_json: bool, as_conll: bool, conll: bool) -> str:

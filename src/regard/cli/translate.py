@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from regard.decoding.strategy import Strategy
     from regard.pipelines.input import Source
     from regard.pipelines.table import Place
-    from regard.pipelines.translate_file import TranslateOptions
+    from regard.pipelines.translate_file import TranslateJob, TranslateOptions
     from regard.pipelines.translation_formats import TranslatedLine
 
 
@@ -123,6 +123,7 @@ def command(
     sampling: shared.SamplingOptions,
     constraints: RequiredOptions,
     output: OutputOptions,
+    picture: shared.PictureOptions,
     engine: EngineOptions,
 ) -> None:
     """Translate text, files or standard input, line by line and in order.
@@ -133,16 +134,20 @@ def command(
 
         regard translate "Where is my book?" --model runs/small
 
+        regard translate "Where is my book?" --model runs/small --picture book.svg --layer 1
+
         regard translate -i sentences.txt --model runs/small -o translations.txt
 
         regard translate -i reviews.csv --column review --model runs/small -o translated.csv
 
         zcat big.gz | regard translate --model runs/small --beam 4 | gzip > translated.gz
     """
+    from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, output_format
     from regard.decoding.limits import Limits
     from regard.pipelines.translate_file import TranslateOptions
 
+    drawn = pictures.check_options(picture, None if input.files else text or [])
     models = [model_folder(model, "translate", text or [], to), *(ensemble or [])]
     source, place = open_input(text or [], input)
     shared.check_utf8("prefix", constraints.prefix)
@@ -165,7 +170,7 @@ def command(
         **_layout(place),
     )
     _check(options, output.show, engine.on)
-    _run(models, source, options, output.show, engine)
+    _run(models, source, options, output.show, engine, picture if drawn else None)
 
 
 def _strategy(search: SearchOptions, sampling: shared.SamplingOptions) -> Strategy:
@@ -213,15 +218,24 @@ def _check(options: TranslateOptions, show: bool, on: str | None) -> None:
 
 
 def _run(
-    models: list[Path], source: Source, options: TranslateOptions, show: bool, engine: EngineOptions
+    models: list[Path],
+    source: Source,
+    options: TranslateOptions,
+    show: bool,
+    engine: EngineOptions,
+    picture: shared.PictureOptions | None,
 ) -> None:
     from regard.cli.jobs import open_outputs, run_job
+    from regard.errors import OptionError
     from regard.pipelines.job import fingerprint
     from regard.pipelines.translate_file import make_job
     from regard.training.distributed import pick_device
 
     places, device = open_outputs(source, options.paths), pick_device(engine.device)
+    if picture is not None and (engine.on or len(models) > 1):
+        raise OptionError("--picture draws the attention of one model here; leave out --with and --on")
     job = make_job(models, options, device, AttentionDrawing() if show else None)
+    results = _collect(job, picture)
 
     def settings() -> dict[str, Any]:
         return options.about(fingerprint(models, options.shortlist))
@@ -232,6 +246,34 @@ def _run(
         return run_on_ray(models, options, device.type)
 
     run_job("translate", source, places, job, settings, engine, ray if engine.on == "ray" else None)
+    if picture is not None:
+        _draw(job, results, picture)
+
+
+def _collect(job: TranslateJob, picture: shared.PictureOptions | None) -> list[TranslatedLine]:
+    """With --picture, check its options with the model, and return the list that the results will be in."""
+    from regard.cli import pictures
+    from regard.data.tokenizer import EOS
+    from regard.decoding.attention_weights import attention_maps
+
+    results: list[TranslatedLine] = []
+    if picture is not None:
+        (probe,) = attention_maps([[EOS]], [[EOS]], job.model)
+        pictures.check_model(picture, probe)
+        job.on_results = results.extend
+    return results
+
+
+def _draw(job: TranslateJob, results: list[TranslatedLine], picture: shared.PictureOptions) -> None:
+    """Draw the attention of the best translation of every line; a long line is drawn in its pieces."""
+    from regard.cli import pictures
+    from regard.decoding.attention_weights import attention_maps
+
+    parts = [part for result in results for part in result.translations if part.hypotheses]
+    sources = [part.source_tokens for part in parts]
+    targets = [part.hypotheses[0].all_tokens for part in parts]
+    pictures.check_count(str(picture.picture), len(parts))
+    pictures.save(picture, attention_maps(sources, targets, job.model) if parts else [])
 
 
 @dataclass(frozen=True)

@@ -19,22 +19,35 @@ import torch
 from torch import Tensor
 
 from regard import arguments
+from regard.attention.diversity import HeadDiversity, head_diversity
 from regard.attention.watching import Recorded, watch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.default import as_model
+from regard.pictures.attention_views import attention_picture
+from regard.pictures.picture import Picture
+from regard.pictures.pictured import Pictured
 
 KINDS = ("encoder", "decoder", "cross")  # two self-attentions and cross-attention
+SHOWN_FIRST = ("cross", "pooling", "decoder", "encoder")  # the kind that a picture shows by default
+TITLES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+    "pooling": "attention pooling",
+}
 # Rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder.
 MAX_AREA = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionMaps(Mapping[str, Tensor]):
+class AttentionMaps(Pictured, Mapping[str, Tensor]):
     """The attention weights of one text: a mapping from names, as in `regard.watch`, to (heads, rows,
     columns).
+
+    `plot`, `save` and notebooks draw them; see `picture`.
 
     Attributes:
         source: tokens of the source, the end-of-sentence token last; empty for a language model.
@@ -68,9 +81,9 @@ class AttentionMaps(Mapping[str, Tensor]):
         return len(self.weights)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of one kind (encoder, decoder or cross), lowest layer first."""
-        if kind not in KINDS:
-            raise OptionError(f"the kinds of attention are {', '.join(KINDS)}, got {kind!r}")
+        """Return the names of one kind (encoder, decoder, cross or pooling), lowest layer first."""
+        if kind not in TITLES:
+            raise OptionError(f"the kinds of attention are {', '.join(TITLES)}, got {kind!r}")
         return [name for name in self.weights if kind_of(name) == kind]
 
     def pieces(self, name: str) -> tuple[list[str], list[str]]:
@@ -79,6 +92,7 @@ class AttentionMaps(Mapping[str, Tensor]):
             "encoder": (self.source, self.source),
             "decoder": (self.target, self.inputs),
             "cross": (self.target, self.source),
+            "pooling": ([f"query {i}" for i in range(self[name].shape[-2])], self.source),
         }[kind_of(name)]
 
     def cross(self, layer: int | None = None, head: int | None = None) -> Tensor:
@@ -96,6 +110,71 @@ class AttentionMaps(Mapping[str, Tensor]):
             return torch.stack([_select("head", weights, head) for weights in layers]).mean(0)
         return torch.cat(layers).mean(0)
 
+    def head_diversity(self, name: str) -> HeadDiversity:
+        """How different the heads of a layer are; see `regard.attention.head_diversity`."""
+        return head_diversity(self[name])
+
+    def picture(
+        self,
+        view: str | None = None,
+        *,
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        title: str = "",
+    ) -> Picture:
+        """Return a picture of the weights, which a notebook shows; `save` and `plot` take the same options.
+
+        >>> regard.translate("Where is my book?", model, attention=True).attention.picture("lines", layer=1)
+
+        Args:
+            view: "heatmap" (the default), "lines", "grid" with a matrix for each layer and head, or "text",
+                the default for attention pooling.
+            kind: "encoder", "decoder", "cross" or "pooling"; by default cross-attention if there is any,
+                then attention pooling, then self-attention.
+            layer: a layer, from 0; by default the mean of all, in a grid all; −1 is the last.
+            head: a head, from 0; by default the mean of all, in a grid all; −1 is the last.
+            title: the headline; by default the tokens.
+        """
+        kind = self._kind(kind)
+        names = self.names(kind)
+        if layer is not None:
+            names = [_select("layer", names, layer, TITLES[kind])]
+        shown = {f"layer {self.names(kind).index(name)}": self[name] for name in names}
+        which = next(iter(shown)) if layer is not None else f"mean of {len(names)} layers"
+        note = TITLES[kind] if len(self.names(kind)) == 1 or view == "grid" else f"{TITLES[kind]}, {which}"
+        if view is None and kind == "pooling":
+            view = "text"
+        rows, columns = self.pieces(names[0])
+        axes = {"encoder": ("query", "key"), "decoder": ("generates", "has read")}
+        axes |= {"cross": ("target", "source"), "pooling": ("query", "token")}
+        return attention_picture(
+            shown,
+            view,
+            rows=rows,
+            columns=columns,
+            head=head,
+            title=title or self._title(kind),
+            note=note,
+            axes=axes[kind],
+        )
+
+    def _kind(self, kind: str | None) -> str:
+        """The kind to draw; an error if the model has none of it."""
+        there = [k for k in SHOWN_FIRST if self.names(k)]
+        if not there:
+            raise OptionError("this model has no attention to draw; use one with attention")
+        if kind is not None and not self.names(kind):
+            raise OptionError(f"this model has no {TITLES[kind]}; kind can be {', '.join(there)}")
+        return there[0] if kind is None else kind
+
+    def _title(self, kind: str) -> str:
+        sides = {"cross": (self.source, self.target), "decoder": (self.target,)}.get(kind, (self.source,))
+        texts = ["".join(t.replace("▁", " ") for t in side if t not in ("<s>", "</s>")) for side in sides]
+        if not any("▁" in token for side in sides for token in side):  # tokens are words
+            texts = [" ".join(t for t in side if t not in ("<s>", "</s>")) for side in sides]
+        return " → ".join(" ".join(text.split()) for text in texts)
+
     def best_head(self) -> tuple[int, int]:
         """Return the layer and head of cross-attention with the highest mutual information; see
         `best_head`.
@@ -104,16 +183,20 @@ class AttentionMaps(Mapping[str, Tensor]):
 
 
 def kind_of(name: str) -> str:
-    """Return the kind (encoder, decoder or cross) of a name of `watch`."""
+    """Return the kind (encoder, decoder, cross or pooling) of a name of `watch`."""
+    if name.split(".", 1)[0] == "pooling":
+        return "pooling"
     if name.rsplit(".", 1)[-1] == "cross":
         return "cross"
     return "encoder" if name.split(".", 1)[0] == "encoder" else "decoder"
 
 
-def _select(what: str, values: Any, index: int) -> Any:
+def _select(what: str, values: Any, index: int, where: str = "cross-attention") -> Any:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise OptionError(f"{what} must be an integer from 0, got {index!r}")
     if not -len(values) <= index < len(values):
         raise OptionError(
-            f"{what} {index} does not exist; this model's cross-attention has {len(values)}, counted from 0"
+            f"{what} {index} does not exist; this model's {where} has {len(values)}, counted from 0"
         )
     return values[index]
 
@@ -189,10 +272,12 @@ def attention_of_tokens(
     model: AutoregressiveModel,
     kinds: Collection[str] = KINDS,
     skip: Callable[[int], bool] = lambda _: False,
+    first: int = BOS,
 ) -> Iterator[tuple[int, AttentionMaps]]:
     """Yield the index and the weights of each text, in batches by length; only one batch is in memory.
 
-    `skip` is called with the index of each text before its batch is computed; True leaves it out.
+    `skip` is called with the index of each text before its batch is computed; True leaves it out. `first` is
+    the token that the decoder reads first.
     """
     encoded = _check_sources(model, sources, targets)
     device = next(model.parameters()).device
@@ -201,7 +286,7 @@ def attention_of_tokens(
             batch = [i for i in batch if not skip(i)]
             if not batch:
                 continue
-            target = _padded([[BOS, *targets[i][:-1]] for i in batch], device)
+            target = _padded([[first, *targets[i][:-1]] for i in batch], device)
             with watch(model) as seen:
                 if sources is None:
                     model(target)
@@ -211,7 +296,7 @@ def attention_of_tokens(
             weights = {name: _concatenate(seen.calls(name)) for name in seen if kind_of(name) in kinds}
             for row, i in enumerate(batch):
                 of_row = {name: w[row] for name, w in weights.items()}
-                yield i, _unpadded(model, encoded[i], list(targets[i]), of_row)
+                yield i, _unpadded(model, encoded[i], list(targets[i]), of_row, first)
 
 
 def _check_sources(
@@ -258,7 +343,7 @@ def _concatenate(calls: list[Recorded]) -> Tensor:
 
 
 def _unpadded(
-    model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor]
+    model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor], first: int
 ) -> AttentionMaps:
     """Return the weights of one text without padding."""
     sizes = {
@@ -270,7 +355,7 @@ def _unpadded(
     for name, w in weights.items():
         rows, columns = sizes[kind_of(name)]
         cropped[name] = w[:, :rows, :columns].clone()  # a view would keep the whole batch in memory
-    inputs = [BOS, *target[:-1]] if target else []
+    inputs = [first, *target[:-1]] if target else []
     source_pieces = _pieces(model, "source_tokenizer", source)
     target_pieces, input_pieces = (_pieces(model, "target_tokenizer", ids) for ids in (target, inputs))
     return AttentionMaps(source_pieces, target_pieces, input_pieces, cropped)

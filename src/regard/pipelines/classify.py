@@ -11,15 +11,15 @@ from torch import Tensor
 
 from regard import arguments
 from regard.attention.watching import Seen, watch
+from regard.decoding.attention_weights import AttentionMaps
 from regard.decoding.batching import evaluation_mode
 from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.classifier import Classifier, predict
 from regard.models.default import as_model
 from regard.models.text_model import BATCH_TOKENS, batches
+from regard.pipelines.encoder_attention import ATTENTION_TOKENS, encoder_attention
 from regard.pipelines.token_words import Words
-
-ATTENTION_TOKENS = 4096  # tokens whose attention is in memory at once
 
 
 class Classification(str):
@@ -27,13 +27,16 @@ class Classification(str):
 
     Attributes:
         probabilities: the probability of every label, most likely first; empty for a blank text.
+        attention: the attention maps, with `classify(…, attention=True)`; None for a blank text.
     """
 
     probabilities: dict[str, float]
+    attention: AttentionMaps | None
 
     def __new__(cls, label: str, probabilities: dict[str, float] | None = None) -> Classification:
         classification = super().__new__(cls, label)
         classification.probabilities = {} if probabilities is None else probabilities
+        classification.attention = None
         return classification
 
     @property
@@ -62,6 +65,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     *,
     threshold: float = 0.0,
     batch_tokens: int = BATCH_TOKENS,
+    attention: bool = False,
     progress: bool = False,
 ) -> Classification | list[Classification]:
     """Classify a text or a list of texts.
@@ -77,12 +81,14 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         model: a model folder or a loaded classifier. By default the folder in REGARD_MODEL.
         threshold: give no label if the most likely one is below this probability.
         batch_tokens: maximum size of a batch.
+        attention: store the attention maps of all layers and heads in `Classification.attention`, which
+            `plot` draws.
         progress: show a progress bar.
     """
     texts, single = arguments.one_or_more("texts", texts)
     model = as_model(model, "classify")
     _check(model, threshold, batch_tokens)
-    progress = arguments.flag("progress", progress)
+    attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     not_blank = [i for i, text in enumerate(texts) if text.strip()]
     kept = truncate(model, [texts[i] for i in not_blank])
     labels, probabilities = predict(model, kept, batch_tokens, progress=progress)
@@ -92,6 +98,9 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     for i, label, row, best_first in rows:
         sure = row[best_first[0]] >= threshold
         results[i] = Classification(label if sure else "", {model.labels[j]: row[j] for j in best_first})
+    if attention:
+        for i, maps in zip(not_blank, encoder_attention(kept, model), strict=True):
+            results[i].attention = maps
     return results[0] if single else results
 
 

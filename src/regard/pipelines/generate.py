@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
+from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens
 from regard.decoding.batching import Job, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
@@ -39,6 +40,11 @@ class Generation(str):
         generation.prompt, generation.hypotheses = prompt, list(hypotheses)
         return generation
 
+    @property
+    def attention(self) -> AttentionMaps | None:
+        """The attention maps of prompt and best continuation; None without `attention=True`."""
+        return self.hypotheses[0].attention if self.hypotheses else None
+
 
 @overload
 def generate(texts: str, model: Any = None, **options: Any) -> Generation: ...  # pyright: ignore[reportOverlappingOverload]
@@ -55,6 +61,7 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     constraints: Constraints | None = None,
     limits: Limits | None = None,
     multiline: bool | None = None,
+    attention: bool = False,
     progress: bool = False,
     cancelled: Sequence[Callable[[], bool]] | None = None,
 ) -> Generation | list[Generation]:
@@ -73,12 +80,14 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
         limits: maximum length (100 tokens by default), batch size and threads, see `Limits`.
         multiline: continue after the end of a line. By default True for a model trained on running text
             (batch.mode stream or crops in its recipe), False for one trained on lines.
+        attention: store the attention maps of prompt and continuation in `Hypothesis.attention`; that of the
+            best is `Generation.attention`, which `plot` draws.
         progress: show a progress bar.
         cancelled: as for `translate`.
     """
     strategy, limits = as_strategy(beam, strategy), as_limits(limits)
     texts, single = arguments.one_or_more("texts", texts)
-    progress = arguments.flag("progress", progress)
+    attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "generate")
     prompts = PromptEncoder(model, None if multiline is None else arguments.flag("multiline", multiline))
@@ -89,6 +98,8 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     job = Job(model, lambda batch: start(model, batch), strategy, encoded, prompts.end, equal_lengths=True)
     with progress_bar(progress, len(tasks), "generate", "texts") as bar:
         search_all(tasks, job, limits, bar)
+    if attention:
+        _add_attention(model, tasks)
     generations = []
     for task, prompt in zip(tasks, texts, strict=True):
         for hypothesis in task.hypotheses:
@@ -133,6 +144,15 @@ def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
     if prompts.shape[1] > 1:
         state = model.read(prompts[:, :-1], state)
     return state, prompts[:, -1]
+
+
+def _add_attention(model: Any, tasks: list[SearchTask]) -> None:
+    """Store the attention maps of prompt and continuation in each hypothesis."""
+    pairs = [(task, hypothesis) for task in tasks for hypothesis in task.hypotheses]
+    texts = [[*task.input_ids[1:], *hypothesis.tokens] for task, hypothesis in pairs]
+    first = pairs[0][0].input_ids[0] if pairs else BOS
+    for i, maps in attention_of_tokens(None, texts, torch_model(model), first=first):
+        pairs[i][1].attention = maps
 
 
 def _encode_constraints(constraints: Any, tokenizer: Any) -> TokenConstraints:

@@ -9,14 +9,17 @@ from typing import Any, cast, overload
 
 from torch.nn import Module
 
-from regard.arguments import integer, quoted
+from regard.arguments import flag, integer, quoted
+from regard.data.conll_reader import one_word
 from regard.data.spelled_tokenizer import SpelledTokenizer
 from regard.data.tag_schemes import spans
 from regard.data.word_splitter import Word, WordSplitter
+from regard.decoding.attention_weights import AttentionMaps
 from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.tagger import BATCH_TOKENS, Tagger
+from regard.pipelines.encoder_attention import encoder_attention
 
 MAX_WORDS = 1000  # words tagged at once; a longer text is tagged in parts
 
@@ -41,7 +44,10 @@ class Tagged(list[Entity]):
         words: the words of the text.
         tags: the tag of each word.
         text: the text with its spans marked: [PER Ada] met [PER Bob]; `str` returns it.
+        attention: the attention maps, with `tag(…, attention=True)`; None for a text without words.
     """
+
+    attention: AttentionMaps | None = None
 
     def __init__(
         self, entities: Iterable[Entity], words: Sequence[str], tags: Sequence[str], text: str
@@ -57,15 +63,17 @@ class Tagged(list[Entity]):
 
 
 @overload
-def tag(texts: str, model: Any = None, *, batch_tokens: int = BATCH_TOKENS) -> Tagged: ...  # pyright: ignore[reportOverlappingOverload]
+def tag(texts: str, model: Any = None, **options: Any) -> Tagged: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
-def tag(
-    texts: Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH_TOKENS
-) -> list[Tagged]: ...
+def tag(texts: Sequence[str | Sequence[str]], model: Any = None, **options: Any) -> list[Tagged]: ...
 
 
-def tag(
-    texts: str | Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH_TOKENS
+def tag(  # pyright: ignore[reportInconsistentOverload]
+    texts: str | Sequence[str | Sequence[str]],
+    model: Any = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    attention: bool = False,
 ) -> Tagged | list[Tagged]:
     """Find the labelled spans of a text, or of each text of a list.
 
@@ -79,7 +87,10 @@ def tag(
             spans of a list of words count words instead of characters.
         model: a model folder or a loaded tagger. By default the folder in REGARD_MODEL.
         batch_tokens: maximum size of a batch.
+        attention: store the attention maps of all layers and heads in `Tagged.attention`, which `plot` draws;
+            of a text that is tagged in parts, those of the first part.
     """
+    attention = flag("attention", attention)
     given, single = ([texts], True) if isinstance(texts, str) else (_as_list(texts), False)
     rows = [_check_text(text) for text in given]
     model = as_model(model, "tag")
@@ -99,6 +110,8 @@ def tag(
     ]
     tags = tag_words(model, [[word.text for word in each] for each in words], batch_tokens)
     results = [_tagged(*each) for each in zip(rows, words, tags, strict=True)]
+    if attention:
+        _add_attention(model, results)
     return results[0] if single else results
 
 
@@ -116,6 +129,15 @@ def tag_words(model: Tagger, sentences: list[list[str]], batch_tokens: int) -> l
     parts = [[words[i : i + limit] for i in range(0, len(words), limit)] for words in sentences]
     tags = iter(model.tag([part for sentence in parts for part in sentence], batch_tokens))
     return [list(chain.from_iterable(next(tags) for _ in sentence)) for sentence in parts]
+
+
+def _add_attention(model: Tagger, results: list[Tagged]) -> None:
+    """Store the attention maps of each text that has words."""
+    limit = min(MAX_WORDS, max_positions(model.encoder) or MAX_WORDS)
+    with_words = [tagged for tagged in results if tagged.words]
+    parts = [next(model._parts([one_word(word) for word in tagged.words[:limit]])) for tagged in with_words]
+    for tagged, maps in zip(with_words, encoder_attention(parts, model), strict=True):
+        tagged.attention = maps
 
 
 def mark_spans(

@@ -12,6 +12,7 @@ from regard.data.conll_reader import Parser, Sentence
 from regard.data.tag_schemes import Span, scheme, spans
 from regard.data.text_files import lines
 from regard.data.word_splitter import Word, split_at_spaces
+from regard.decoding.attention_weights import AttentionMaps
 from regard.errors import FolderError, OptionError
 from regard.files.progress import track
 from regard.models.folder import load
@@ -20,7 +21,7 @@ from regard.pipelines.formats import OutputFormat, WithoutHeader
 from regard.pipelines.input import Chunk, Row, parsed
 from regard.pipelines.job import job_settings
 from regard.pipelines.packing import packing
-from regard.pipelines.tag import mark_spans, tag_words, word_splitter
+from regard.pipelines.tag import mark_spans, tag, tag_words, word_splitter
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,11 @@ class TagJob:
         if self.options.scheme is not None:
             tags = [scheme(self.options.scheme).convert(each) for each in tags]
         return [TaggedLine(*each) for each in zip(chunk.rows, words, tags, sentences, strict=True)]
+
+    def attention(self, lines: Sequence[str]) -> list[AttentionMaps | None]:
+        """Return the attention maps of lines of text; None for a line without words."""
+        words = [[word.text for word in self._split(line)] for line in lines]
+        return [tagged.attention for tagged in tag(words, self.model, attention=True)]
 
     def _sentence(self, row: Row) -> Sentence:
         given = (line.rstrip("\r") for line in row.line.split("\n"))

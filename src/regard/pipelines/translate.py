@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS, PAD
+from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.decoding.batching import Job, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
@@ -44,6 +45,11 @@ class Translation(str):
         translation.hypotheses = arguments.as_list("hypotheses", hypotheses, "a list of hypotheses")
         translation.source_tokens = arguments.as_list("source_tokens", source_tokens, "a list of token ids")
         return translation
+
+    @property
+    def attention(self) -> AttentionMaps | None:
+        """The attention maps of the best hypothesis; None without `attention=True` and for an empty text."""
+        return self.hypotheses[0].attention if self.hypotheses else None
 
 
 @overload
@@ -86,7 +92,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         constraints: prefixes, required and forbidden words, see `Constraints`.
         limits: maximum length, batch size and threads, see `Limits`.
         nbest: hypotheses per text; by default 1 of a beam and all samples.
-        attention: store the attention maps of all layers and heads in `Hypothesis.attention`.
+        attention: store the attention maps of all layers and heads in `Hypothesis.attention`; that of the
+            best is `Translation.attention`, which `plot` draws.
         progress: show a progress bar.
         cancelled: one function per text, called at every step; when it returns True that text leaves the
             search and has no hypotheses.
@@ -217,8 +224,6 @@ def _tokenizers(model: Any) -> tuple[Any, Any]:
 
 def _add_attention(model: Any, sources: list[list[int]], results: list[list[Hypothesis]]) -> None:
     """Store the attention maps in each hypothesis."""
-    from regard.decoding.attention_weights import attention_maps
-
     pairs = [(tokens, h) for tokens, hypotheses in zip(sources, results, strict=True) for h in hypotheses]
     inputs, outputs = [tokens for tokens, _ in pairs], [h.all_tokens for _, h in pairs]
     for (_, hypothesis), maps in zip(pairs, attention_maps(inputs, outputs, torch_model(model)), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -109,9 +109,12 @@ class TranslateJob:
             self._formats.append(Alignment())
         self._split = LongLineSplitter(model, max_source_length(model) if options.split else None)
         self._packings = [packing(Path(path)) for path in options.paths]
+        self.on_results: Callable[[list[TranslatedLine]], None] | None = None  # called after each chunk
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         results = self.translate(chunk)
+        if self.on_results is not None:
+            self.on_results(results)
         outputs = []
         for form in self._formats:
             header = form.header() if chunk.first == 0 else ""

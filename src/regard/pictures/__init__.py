@@ -1,0 +1,26 @@
+"""Pictures of attention: heat maps, lines between tokens, grids of heads; shown in notebooks and saved.
+
+SVG and HTML need no other package; PNG, PDF and `plot` need matplotlib: pip install "regard[plot]".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.lazy import exported
+
+if TYPE_CHECKING:
+    from regard.pictures.head_grid import HeadGrid
+    from regard.pictures.matrix_picture import MatrixPicture
+    from regard.pictures.picture import Picture, save_pictures
+
+__all__ = ["HeadGrid", "MatrixPicture", "Picture", "save_pictures"]
+__getattr__ = exported(
+    __name__,
+    {
+        "HeadGrid": "head_grid",
+        "MatrixPicture": "matrix_picture",
+        "Picture": "picture",
+        "save_pictures": "picture",
+    },
+)

@@ -1,0 +1,65 @@
+"""The attention weights of classifiers and taggers: every layer and head of encoder and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.attention.watching import watch
+from regard.decoding.attention_weights import AttentionMaps, kind_of
+from regard.decoding.batching import evaluation_mode
+from regard.errors import OptionError
+from regard.models.tagger import Tagger
+from regard.models.text_model import batches
+
+ATTENTION_TOKENS = 4096  # tokens whose attention is in memory at once
+
+
+def encoder_attention(texts: Sequence[str], model: Any) -> list[AttentionMaps]:
+    """Return the attention maps of each text, in order. The words of a tagger's texts are separated by
+    spaces.
+    """
+    maps = dict(_attention_of_texts(texts, model))
+    return [maps[i] for i in range(len(texts))]
+
+
+@torch.no_grad()
+def _attention_of_texts(texts: Sequence[str], model: Any) -> Iterator[tuple[int, AttentionMaps]]:
+    with evaluation_mode(model):
+        for rows, tokens, lengths in batches(model, texts, ATTENTION_TOKENS):
+            with watch(model) as seen:
+                _run(model, tokens.to(model.device), lengths.to(model.device))
+            if not seen:
+                raise OptionError(
+                    "this model has no attention to show; use one with attention pooling or a Transformer "
+                    "encoder, such as that of the recipe sst2-attention"
+                )
+            weights = {name: seen[name].weights().float().cpu() for name in seen}
+            for row, i in enumerate(rows):
+                labels = _labels(model, texts[i], tokens[row, : lengths[row]].tolist())
+                cropped = {name: _crop(name, w[row], len(labels)) for name, w in weights.items()}
+                yield i, AttentionMaps(labels, [], [], cropped)
+
+
+def _run(model: Any, tokens: Tensor, lengths: Tensor) -> None:
+    if isinstance(model, Tagger):
+        words, characters, counts = model.read(tokens, lengths)
+        model(words, characters, counts)
+    else:
+        model(tokens, lengths)
+
+
+def _labels(model: Any, text: str, tokens: list[int]) -> list[str]:
+    """The tokens that the encoder reads; the words of the text, if the encoder reads words."""
+    if isinstance(model, Tagger) and not model.subwords:
+        return text.split(" ")
+    return ["<s>"] * model.prepend_bos + model.source_tokenizer.tokens(tokens)
+
+
+def _crop(name: str, weights: Tensor, length: int) -> Tensor:
+    """Weights (heads, rows, columns) without padding; a copy, so that the batch can be freed."""
+    rows = weights.shape[1] if kind_of(name) == "pooling" else length
+    return weights[:, :rows, :length].clone()
