@@ -85,10 +85,10 @@ def attend(
             call_signature = None
     # None: no `watch` and no `intervene` is active.
     observers = watching.targets() if watching.is_watching() else None
+    is_observed = observers is not None and (bool(observers) or is_intercepted() is not None)
     if prepared is not None:
         # A shortcut calls torch directly, so it must not run where calls are observed or intercepted.
-        is_unobserved = observers is None or not (observers or is_intercepted())
-        if prepared.shortcut is not None and is_unobserved:
+        if prepared.shortcut is not None and not is_observed:
             out = prepared.shortcut(query, key, value, mask)
             if out is not None:
                 return out
@@ -104,7 +104,7 @@ def attend(
             if len(PREPARED) >= MAX_SIGNATURES:
                 PREPARED.clear()
             PREPARED[call_signature] = prepared
-    if observers is not None:
+    if observers is not None and (is_observed or prepared.kernel.compiles):  # `watch` stops compiled code
         return _run_observed(call, prepared, observers)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 

@@ -136,6 +136,7 @@ class Observer:
         ]
         self.intercepts = False  # whether torch functions are intercepted
         self.unnamed_calls = 0
+        self.wanted: dict[str, bool] = {}  # whether `only` matches, by name
         self.left_out: dict[str, None] = {}  # names of calls that `only` does not match
         self.missed: dict[str, str] = {}  # attention that ran and could not be recorded, and why
         self.softmaxes: dict[str, str] = {}  # calls of softmax that may be hand-written attention
@@ -173,10 +174,14 @@ class Observer:
 
     def wants(self, name: str) -> bool:
         """Whether `only` matches the name, or the module's path without .self or .cross."""
-        if self.only is None or any(matches(name, pattern) for pattern in self.only):
+        if self.only is None:
             return True
-        self.left_out[name] = None
-        return False
+        wanted = self.wanted.get(name)
+        if wanted is None:
+            wanted = self.wanted[name] = any(matches(name, pattern) for pattern in self.only)
+            if not wanted:
+                self.left_out[name] = None
+        return wanted
 
     @property
     def compiled_message(self) -> str:
@@ -335,8 +340,12 @@ def targets() -> Targets:
     observers = _observers.get()
     if torch._C._current_autograd_node() is not None:  # gradient checkpointing recomputes the call
         observers = tuple(observer for observer in observers if observer.edits_calls)
-    named = [(observer, observer.next_name()) for observer in observers]
-    return [(observer, name) for observer, name in named if observer.wants(name)]
+    wanting: Targets = []
+    for observer in observers:
+        name = observer.next_name()
+        if observer.wants(name):
+            wanting.append((observer, name))
+    return wanting
 
 
 def edited(call: Call, named: Targets) -> Call:

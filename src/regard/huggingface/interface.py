@@ -41,6 +41,7 @@ NO_EFFECT = {
     "seq_idx", "sliding_window", "use_cache",
 }  # fmt: skip
 
+NO_CONTEXT = nullcontext()
 CROSS_NAMES = ("cross", "encoder_attn", "encdec")  # in the names of cross-attention modules
 
 
@@ -98,9 +99,13 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             "softcap": softcap,
         }
         needs_weights = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
-        start = _start(module, query, key, attention_mask) if watching.is_watching() else None
         edited: list[Tensor] = []  # the weights that an intervention set, if attentions are requested
-        with _observed(start, edited if needs_weights else None):
+        if watching.is_watching() and active_interventions():
+            start = _start(module, query, key, attention_mask)
+            context = _intervened(start, edited if needs_weights else None)
+        else:
+            context = NO_CONTEXT
+        with context:
             out = _attend(module, query, key, value, dropout=_dropout(module, dropout), **options)
         attentions = None
         if needs_weights:
@@ -323,18 +328,14 @@ def _start(module: nn.Module, query: Tensor, key: Tensor, given: Any) -> int | T
 
 
 @contextmanager
-def _observed(start: int | Tensor | None, edited: list[Tensor] | None) -> Iterator[None]:
-    """Tell `watch` and `intervene` where the queries are; collect the weights that `intervene` sets."""
-    if not watching.is_watching():
-        yield
-        return
+def _intervened(start: int | Tensor | None, edited: list[Tensor] | None) -> Iterator[None]:
+    """Tell `intervene` where the queries are; collect the weights that it sets, if they are requested."""
 
     def collect(name: str, recorded: Recorded) -> None:
         if recorded.edited and edited is not None:
             edited.append(recorded.weights())
 
-    collects = edited is not None and bool(active_interventions())
-    with watching.label_calls(None, start), watch(on_call=collect) if collects else nullcontext():
+    with watching.label_calls(None, start), nullcontext() if edited is None else watch(on_call=collect):
         yield
 
 

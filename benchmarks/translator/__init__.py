@@ -1,0 +1,1 @@
+"""The data of the bundled translator: `python -m benchmarks.translator.prepare --help`."""
