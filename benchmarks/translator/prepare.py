@@ -3,9 +3,9 @@
     python -m benchmarks.translator.prepare OUT               from the four corpora in REGARD_DATA
     python -m benchmarks.translator.prepare OUT --directions  only write train.tsv from OUT's pairs again
 
-A test or validation row is the only one of its English sentence and of its other side. Training rows that share
-a side with any test or validation row, also of another corpus, are left out: sides are compared without case,
-punctuation and accents. So no sentence of a test set, in any language, is in the training data.
+A test or validation row is the only one of its English sentence and of its other side. Training rows that
+share a side with any test or validation row, also of another corpus, are left out: sides are compared without
+case, punctuation and accents. So no sentence of a test set, in any language, is in the training data.
 
 Written to OUT:
     pairs.LANGUAGES.CORPUS.tsv.xz     training pairs, English first
@@ -65,7 +65,7 @@ def read(corpus: str, split: str, language: str) -> Iterator[Pair]:
 def is_plausible(pair: Pair) -> bool:
     """Whether a Europarl pair has a usual length and two sides of similar length."""
     lengths = [len(text.split()) for text in pair]
-    return 1 <= min(lengths) and max(lengths) <= MAX_WORDS and max(lengths) <= MAX_RATIO * min(lengths) + 3
+    return min(lengths) >= 1 and max(lengths) <= MAX_WORDS and max(lengths) <= MAX_RATIO * min(lengths) + 3
 
 
 def other_test_sets() -> Iterator[tuple[str, Pair]]:
