@@ -17,6 +17,7 @@ from regard.cli import (
     cost,
     data,
     demo,
+    distill,
     duplicates,
     embed,
     evaluate,
@@ -41,7 +42,14 @@ from regard.errors import RegardError
 # The panels of `regard --help`, with the commands of each in order of use.
 PANELS = {
     "Look": {"demo": demo, "data": data, "cache": cache},
-    "Train": {"recipes": recipes, "train": train, "resume": resume, "runs": runs, "average": average},
+    "Train": {
+        "recipes": recipes,
+        "train": train,
+        "distill": distill,
+        "resume": resume,
+        "runs": runs,
+        "average": average,
+    },
     "Translate and generate": {
         "translate": translate,
         "generate": generate,

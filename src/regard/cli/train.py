@@ -68,11 +68,24 @@ def command(
 
         regard train language-model my.txt
     """
-    from regard.recipe.own_files import KINDS, recipe_for
+    from regard.recipe.own_files import KINDS
+
+    chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
+    if dry_run:
+        print_estimate(chosen, changes)
+        return
     from regard.training.trainer import train
 
+    with exit_code_of_signals():
+        result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
+    print_result(result, quiet, KINDS[recipe].usage if chosen is not recipe else "")
+
+
+def choose_recipe(recipe: str, changes: list[str], quiet: bool) -> tuple[Any, list[str]]:
+    """Return the recipe and its overrides; for files of one's own the recipe is made from them."""
+    from regard.recipe.own_files import KINDS, recipe_for
+
     chosen: Any = recipe
-    changes = list(overrides or ())
     if recipe in KINDS and not Path(recipe).is_file():
         files = [argument for argument in changes if "=" not in argument or Path(argument).is_file()]
         changes = [argument for argument in changes if argument not in files]
@@ -80,14 +93,14 @@ def command(
         if not (quiet or _other_process()):
             typer.echo(assumptions, err=True)
     _offer_download(chosen, changes)
-    if dry_run:
-        from regard.training.estimate import estimate
+    return chosen, changes
 
-        typer.echo(str(estimate(chosen, changes)))
-        return
-    with exit_code_of_signals():
-        result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
-    print_result(result, quiet, KINDS[recipe].usage if chosen is not recipe else "")
+
+def print_estimate(recipe: Any, overrides: list[str]) -> None:
+    """Print model size, cost, memory and time of a recipe."""
+    from regard.training.estimate import estimate
+
+    typer.echo(str(estimate(recipe, overrides)))
 
 
 def _offer_download(recipe: Any, overrides: list[str]) -> None:
@@ -106,7 +119,8 @@ def exit_code_of_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        _print_error("regard: stopped without saving; `regard resume RUN` continues from the last checkpoint")
+        saved = "stopped without saving; `regard resume RUN` continues from the last checkpoint"
+        _print_error(f"regard: {str(error) or saved}")
         raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None
 
 

@@ -1,8 +1,11 @@
 """The cache of prepared data: list entries, keep those in use, remove old ones.
 
-cache/prepared/KEY/       tokens of a data set (see `prepare`) cache/tokenizers/KEY/     learned vocabularies
+cache/prepared/KEY/       tokens of a data set (see `prepare`)
+cache/tokenizers/KEY/     learned vocabularies
+cache/distilled/KEY/      translations by a teacher (see `distilled_rows`)
 cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it
-means "in use" cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
+                          means "in use"
+cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ from regard.errors import DataError, RegardError
 from regard.files.cache import cache_folder
 from regard.files.lock import open_locked
 
-KINDS = {"prepared": "data", "tokenizers": "tokenizer"}  # folder: what its entries are
+KINDS = {
+    "prepared": "data",
+    "tokenizers": "tokenizer",
+    "distilled": "translations",
+}  # folder: what its entries are
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Entry:
     """One entry of the cache."""
 
     path: Path
-    kind: str  # data, tokenizer, or unfinished: left by a process that was killed
+    kind: str  # data, tokenizer, translations, or unfinished: left by a process that was killed
     size: int  # bytes
     last_used: float  # seconds since 1970
     made_by: str

@@ -63,8 +63,13 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
 
 def target_language(model: Any) -> str | None:
     """The target language of a translator, as in its recipe; None if unknown."""
-    recipe = (getattr(model, "card", None) or {}).get("recipe") or {}
-    named = (recipe.get("data") or {}).get("target")
+    return language_of(getattr(model, "card", None) or {}, "target")
+
+
+def language_of(card: dict[str, Any], side: str) -> str | None:
+    """The language of the source or target side, as in the recipe of a model's card; None if unknown."""
+    recipe = card.get("recipe") or {}
+    named = (recipe.get("data") or {}).get(side)
     return named if isinstance(named, str) and _LANGUAGE.fullmatch(named) else None
 
 

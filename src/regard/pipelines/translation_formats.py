@@ -38,6 +38,11 @@ class TranslatedLine:
         """The best translation, as one line."""
         return LINE_ENDS.sub(" ", self.nbest()[0][0])
 
+    @property
+    def truncated(self) -> bool:
+        """True if the maximum length cut off the best translation."""
+        return any(not part.hypotheses[0].ended for part in self.translations if part.hypotheses)
+
     def nbest(self) -> list[tuple[str, float]]:
         """Return the best translations with their scores; the score of a split line is the mean of its
         pieces.
@@ -102,7 +107,7 @@ class Table:
 @dataclass(frozen=True)
 class Json(WithoutHeader):
     """One object per line: that of the input, or the source, with the translation, its score and more on
-    request.
+    request. `truncated` is there only if the maximum length cut off the translation.
     """
 
     objects: bool = False  # the input lines are JSON objects
@@ -115,6 +120,8 @@ class Json(WithoutHeader):
         if self.objects:
             given = parsed(result.row.line) if result.row.line.strip() else {}
         record = given | {"translation": nbest[0][0], "score": round(nbest[0][1], 4)}
+        if result.truncated:
+            record["truncated"] = True
         if self.nbest:
             record["nbest"] = [{"text": text, "score": round(score, 4)} for text, score in nbest]
         if self.align:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from regard.data.tokenizer import check_languages
 from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveOptions
-from regard.recipe.schema import Recipe
+from regard.recipe.schema import Distillation, Recipe
 from regard.tasks import get_task
 
 
@@ -21,6 +21,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
         *_check_tokenizer(recipe),
         *recipe.model.check(),
         *_check_training(recipe),
+        *_check_distillation(recipe),
     ]
 
 
@@ -158,3 +159,22 @@ def _check_training(recipe: Recipe) -> Iterator[str]:
             f"batch.tokens {batch.tokens} is less than one window of batch.length {batch.length}; "
             "make it larger"
         )
+
+
+def _check_distillation(recipe: Recipe) -> Iterator[str]:
+    distillation = recipe.distillation
+    if distillation.teacher is not None:
+        if recipe.task != "translate":
+            yield (
+                f"distillation.teacher is given, and the task is {recipe.task}; "
+                "only translators are distilled, so leave it out"
+            )
+        return
+    default = Distillation()
+    for key in Distillation.model_fields:
+        if getattr(distillation, key) != getattr(default, key):
+            yield (
+                f"distillation.{key} is given, and there is no teacher; set distillation.teacher, "
+                "or use `regard distill TEACHER RECIPE`"
+            )
+            return

@@ -152,6 +152,7 @@ PATHS = {
     "tokenizer": ("load",),
     "model": ("vectors", "pretrained"),
     "training": ("start",),
+    "distillation": ("teacher",),
 }
 
 

@@ -221,6 +221,31 @@ class Decoding(Block):
     )
 
 
+class Distillation(Block):
+    """Sequence-level knowledge distillation: learn a teacher's translations of the training sources."""
+
+    teacher: str | None = Field(
+        default=None, description="folder of a trained translator; null: learn from the targets of the data"
+    )
+    targets: Literal["teacher", "both"] = Field(
+        default="teacher",
+        description="both: learn from the teacher's translations and from the data's targets",
+    )
+    to: str | None = Field(
+        default=None,
+        description="target language of a multilingual teacher, for rows that begin with no `>>de<<`",
+    )
+    beam: Positive = Field(default=4, description="beam size of the teacher")
+    length_penalty: Amount = Field(default=1.0, description="scores are divided by length to this power")
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+        default="auto", description="precision of the teacher's engine, as of `regard translate`"
+    )
+    batch_tokens: Positive | None = Field(
+        default=None, description="tokens per batch of the teacher; null: as fits the device"
+    )
+    ray: bool = Field(default=False, description="the teacher translates on a Ray cluster (RAY_ADDRESS)")
+
+
 class _RaisesRecipeError(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
     """`Recipe(…)` raises a RecipeError of one sentence; `Recipe.model_validate` raises pydantic's error."""
 
@@ -259,6 +284,7 @@ class Recipe(Block, metaclass=_RaisesRecipeError):
     schedule: ScheduleOptions = Field(default=InverseSqrt(), description="The learning-rate schedule.")
     training: Training = Training()
     decoding: Decoding = Decoding()
+    distillation: Distillation = Distillation()
 
 
 # Reflection: which keys there are

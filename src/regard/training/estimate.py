@@ -24,6 +24,7 @@ from regard.models.build import build
 from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import Recipe, load_recipe
 from regard.tasks import get_task
+from regard.training.distillation import Teacher
 from regard.training.distributed import LossModule, World, pick_device
 from regard.training.ema import Ema
 from regard.training.pretrained import Pretrained
@@ -116,6 +117,8 @@ def estimate(
     world = World(pick_device(loaded.training.device))
     limit = min(loaded.data.limit or SAMPLE_ROWS, SAMPLE_ROWS)
     check_machine(loaded, world)
+    if loaded.distillation.teacher is not None:
+        Teacher.check(loaded)
     with torch_settings(loaded, world, None):
         seed_all(loaded.seed)
         pretrained = Pretrained.load(loaded)

@@ -134,6 +134,8 @@ class TrainingLoop:
         for split, files in (("training", data.train), ("validation", data.validation)):
             if before.get(split, now[split]) != now[split]:
                 names = [name for item in files for name in ([item] if isinstance(item, str) else item)]
+                if split == "training" and self.recipe.distillation.teacher is not None:
+                    names.append(self.recipe.distillation.teacher)
                 raise DataError(
                     f"the {split} set of {self.run_folder.folder} is not the one of its checkpoint (checksum "
                     f"{str(before[split])[:8]}, now {str(now[split])[:8]}); put "

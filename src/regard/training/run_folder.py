@@ -34,6 +34,7 @@ CHANGEABLE = {
     "training.keep", "training.average",
     "training.device", "training.strategy", "training.threads", "training.graph", "training.tensorboard",
     "decoding.beam", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length",
+    "distillation.batch_tokens", "distillation.ray",
 }  # fmt: skip
 
 # Of these, what a validation depends on: fixed if the schedule or early stopping counts validations.

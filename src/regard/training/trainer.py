@@ -161,7 +161,7 @@ class Session:
             Display(self.quiet or not world.is_main, unit) as display,
         ):
             pretrained = Pretrained.load(recipe, None if create_folder else run.start)
-            data = TrainingData.load(recipe, world, display.print, pretrained)
+            data = TrainingData.load(recipe, world, display, pretrained)
             loop = TrainingLoop(run, recipe, world, data, display, self.command, pretrained)
             world.run_on_main(create_folder or (lambda: write_file(run.recipe, dump_recipe(recipe).encode())))
             if pretrained is not None and create_folder is not None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from regard.data.batch import Batch
 from regard.data.batches import BatchStream
 from regard.data.datasets import Corpus, Split, load_corpus
+from regard.data.distilled_rows import DistilledRows
 from regard.data.prepared_cache import hold
 from regard.data.tokenizer import Tokenizer
 from regard.recipe.schema import Recipe
 from regard.tasks import get_task
+from regard.training.display import Display
+from regard.training.distillation import distilled_rows
 from regard.training.distributed import World
 from regard.training.pretrained import Pretrained
 
@@ -22,25 +25,51 @@ class TrainingData:
     """A corpus as training uses it."""
 
     corpus: Corpus
+    distilled: DistilledRows | None = None
 
     @classmethod
     def load(
         cls,
         recipe: Recipe,
         world: World,
-        report: Callable[[str], None],
+        display: Display,
         pretrained: Pretrained | None = None,
     ) -> TrainingData:
         """Read and prepare the data. The first process of each machine fills the cache for the others."""
-        corpus: Corpus | None = None
+        data: TrainingData | None = None
         for is_my_turn in (world.local_rank == 0, world.local_rank != 0):
             if is_my_turn:
-                corpus = _load_and_hold(recipe, pretrained)
+                data = cls._load_and_hold(recipe, world, display, pretrained)
             world.barrier()
-        assert corpus is not None
+        assert data is not None
+        corpus = data.corpus
         for line in (*corpus.notes, *(f"warning: {warning}" for warning in corpus.warnings)):
-            report(line)
-        return cls(corpus)
+            display.print(line)
+        return data
+
+    @classmethod
+    def _load_and_hold(
+        cls, recipe: Recipe, world: World, display: Display, pretrained: Pretrained | None
+    ) -> TrainingData:
+        """Load the data of a recipe and keep its prepared sets from being removed from the cache."""
+        task = get_task(recipe.task)
+        given = None if pretrained is None else pretrained.tokenizers(task)
+        while True:
+            distilled = distilled_rows(recipe, world.device, display)
+            corpus = load_corpus(
+                recipe.data,
+                recipe.tokenizer,
+                task=task.row_format,
+                seed=recipe.seed,
+                given=given,
+                train=distilled,
+            )
+            sets = {"training": corpus.train}
+            if corpus.validation is not None:
+                sets["validation"] = corpus.validation.prepared
+            uses = {split: f"{split} set of {corpus.name}, recipe {recipe.name}" for split in sets}
+            if all(hold(prepared, uses[split]) for split, prepared in sets.items()):
+                return cls(corpus, distilled)  # else another process removed a set: prepare it again
 
     @property
     def source_tokenizer(self) -> Tokenizer | None:
@@ -92,20 +121,5 @@ class TrainingData:
             "files": dict(self.corpus.checksums),
             "train": {"checksum": train.checksum, "rows": train.rows, **vars(train.report)},
             "warnings": list(self.corpus.warnings),
+            **({} if self.distilled is None else {"distillation": self.distilled.translations.counts}),
         }
-
-
-def _load_and_hold(recipe: Recipe, pretrained: Pretrained | None) -> Corpus:
-    """Load the corpus of a recipe and keep its prepared sets from being removed from the cache."""
-    task = get_task(recipe.task)
-    given = None if pretrained is None else pretrained.tokenizers(task)
-    while True:
-        corpus = load_corpus(
-            recipe.data, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=given
-        )
-        sets = {"training": corpus.train}
-        if corpus.validation is not None:
-            sets["validation"] = corpus.validation.prepared
-        uses = {split: f"{split} set of {corpus.name}, recipe {recipe.name}" for split in sets}
-        if all(hold(prepared, uses[split]) for split, prepared in sets.items()):
-            return corpus  # else another process removed a set meanwhile: prepare it again

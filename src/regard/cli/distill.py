@@ -1,0 +1,100 @@
+"""`regard distill`: train a small translator on the translations of a larger one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.train import Quiet
+
+
+def command(
+    teacher: Annotated[Path, typer.Argument(help="Folder of the trained translator to learn from.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="The student's recipe: a file, or the name of an included one; `translator` for files of "
+            "your own."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
+        ),
+    ] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")] = None,
+    only_translate: Annotated[
+        bool, typer.Option("--only-translate", help="Stop after the teacher's translations; train nothing.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.tsv",
+            help="With --only-translate: write the distilled training set here, source and translation.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print model size, cost, memory and time of the student.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a small translator on the translations of a larger one.
+
+    Sequence-level knowledge distillation: the teacher translates the training sources by beam search, and the
+    student learns these translations. They are cached; rerun the same command to resume an interrupted
+    teacher. Validation and test keep their references. The keys of the recipe are distillation.*.
+
+    Examples:
+
+        regard distill runs/small small-student
+
+        regard distill runs/small small-student distillation.targets=both distillation.beam=8
+
+        regard distill runs/small small-student --only-translate -o distilled.tsv
+
+        regard train small-student data.train=[distilled.tsv]
+    """
+    from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
+    from regard.errors import OptionError
+
+    if output is not None and not only_translate:
+        raise OptionError("-o writes the distilled training set; add --only-translate, or leave -o out")
+    if output is not None and output.suffix != ".tsv":
+        raise OptionError(f"-o writes tab-separated text; name a file that ends in .tsv, got {output}")
+    chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
+    changes.append(f"distillation.teacher={json.dumps(str(teacher))}")
+    if dry_run:
+        print_estimate(chosen, changes)
+        return
+    with exit_code_of_signals():
+        if only_translate:
+            _translate(chosen, changes, output, quiet)
+            return
+        from regard.training.trainer import train
+
+        result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
+    print_result(result, quiet)
+
+
+def _translate(recipe: Any, overrides: list[str], output: Path | None, quiet: bool) -> None:
+    """Fill the cache with the teacher's translations, and write them to a file."""
+    from regard.recipe.loading import load_recipe
+    from regard.training.display import Display
+    from regard.training.distillation import distilled_rows, write_distilled
+    from regard.training.distributed import pick_device
+
+    loaded = load_recipe(recipe, overrides)
+    device, display = pick_device(loaded.training.device), Display(quiet)
+    if output is None:
+        distilled_rows(loaded, device, display)
+        return
+    count = write_distilled(loaded, output, device, display)
+    if not quiet:
+        typer.echo(f"{output}: {count:,} pairs")
