@@ -30,15 +30,17 @@ from regard.files.progress import track
 
 PAIRS = {"de": ("tatoeba-en-de", "europarl-en-de"), "fr": ("tatoeba-en-fr", "europarl-en-fr")}
 MAX_WORDS, MAX_RATIO = 50, 2.5  # of Europarl pairs
-_SEPARATORS = re.compile(r"[\W_]+")
+_SEPARATORS, _ACCENTS = re.compile(r"[\W_]+"), re.compile("[\u0300-\u036f]")
 
 Pair = tuple[str, str]
 
 
 def comparable(text: str) -> str:
     """The text without case, punctuation and accents: sentences that differ only so count as the same."""
-    letters = (c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
-    return _SEPARATORS.sub(" ", "".join(letters)).strip()
+    text = text.casefold()
+    if not text.isascii():
+        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    return _SEPARATORS.sub(" ", text).strip()
 
 
 def order(pair: Pair) -> bytes:
@@ -96,19 +98,18 @@ def prepare(out: Path, europarl: int) -> None:
         known[language].add(comparable(pair[1]))
     for language, (tatoeba, parliament) in PAIRS.items():
         for corpus, limit in ((tatoeba, None), (parliament, europarl)):
-            with track(None, f"reading {corpus}", "rows") as progress:
-                kept: list[Pair] = []
-                for pair in read(corpus, "train", language):
-                    progress.advance(1)
-                    if corpus == parliament and not is_plausible(pair):
-                        continue
+            pairs = [pair for pair in read(corpus, "train", language) if limit is None or is_plausible(pair)]
+            kept: list[Pair] = []
+            with track(limit or len(pairs), f"choosing pairs of {corpus}", "pairs") as progress:
+                for pair in pairs if limit is None else sorted(pairs, key=order):
                     if comparable(pair[0]) in known["en"] or comparable(pair[1]) in known[language]:
                         continue
                     kept.append(pair)
-            if limit is not None:
-                kept = sorted(kept, key=order)[:limit]
+                    progress.advance(1)
+                    if len(kept) == limit:
+                        break
             path = out / f"pairs.en-{language}.{corpus.split('-')[0]}.tsv.xz"
-            with lzma.open(path, "wt", encoding="utf-8", newline="\n") as file:
+            with lzma.open(path, "wt", preset=1, encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{english}\t{other}\n" for english, other in kept)
             print(f"{path.name}: {len(kept):,} pairs")
     validation: list[str] = []
@@ -151,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument("--europarl", type=int, default=400_000, help="pairs of each Europarl corpus")
+    parser.add_argument("--europarl", type=int, default=300_000, help="pairs of each Europarl corpus")
     parser.add_argument("--repeat", type=int, default=3, help="how often train.tsv repeats Tatoeba's pairs")
     parser.add_argument("--directions", action="store_true", help="only write train.tsv, from OUT's pairs")
     options = parser.parse_args(argv)

@@ -192,8 +192,11 @@ def for_each_tile(selection: Selection, visit: Callable[[Tile], None], min_keys:
 
 
 def _score_bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]:
-    """Upper bounds of |score| / temperature per sequence and key head, by Cauchy-Schwarz."""
-    if call.bias is not None:
+    """Upper bounds of |score| / temperature per sequence and key head, by Cauchy-Schwarz.
+
+    Not on a GPU: reading them would wait for all kernels before, and its softmax is fused anyway.
+    """
+    if call.bias is not None or q.device.type != "cpu":
         return [[math.inf] * q.shape[1]] * q.shape[0]
     if call.softcap is not None:
         return [[call.softcap / call.temperature] * q.shape[1]] * q.shape[0]
