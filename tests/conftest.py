@@ -49,6 +49,7 @@ def pytest_sessionstart():
 def pytest_collection_modifyitems(items):
     """In the long profile, a test with its own number of examples also gets ten times as many."""
     for item in items if LONG else ():
-        own = getattr(item.obj, "_hypothesis_internal_use_settings", None)
-        if own is not None and own.max_examples != settings.default.max_examples:
-            item.obj._hypothesis_internal_use_settings = settings(own, max_examples=10 * own.max_examples)
+        own_settings = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+        if own_settings is not None and own_settings.max_examples != settings.default.max_examples:
+            more = 10 * own_settings.max_examples
+            item.obj._hypothesis_internal_use_settings = settings(own_settings, max_examples=more)

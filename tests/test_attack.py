@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 )
 def test_a_quick_attack_finds_nothing(part):
     command = [sys.executable, "-m", "benchmarks.attack", "--quick", "--part", part]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.startswith("seed 1\n| attack")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("seed 1\n| attack")
 
 
 def test_a_failure_is_one_line_with_the_command_that_repeats_it():
@@ -38,12 +38,12 @@ def test_a_failure_is_one_line_with_the_command_that_repeats_it():
 
 
 def test_a_changed_folder_must_be_refused_in_a_sentence_or_change_nothing():
-    whole = Ended(0, "a dog", "")
-    assert judge(Ended(2, "", "regard: config.json is damaged, so copy it again\n"), whole) is None
-    assert judge(Ended(0, "a dog", ""), whole) is None
-    assert "in silence" in judge(Ended(0, "a cat", ""), whole)
-    assert "traceback" in judge(Ended(1, "", "Traceback (most recent call last)"), whole)
-    assert "exit code 1" in judge(Ended(1, "", "regard: config.json is damaged, so copy it again\n"), whole)
+    full = Ended(0, "a dog", "")
+    assert judge(Ended(2, "", "regard: config.json is damaged, so copy it again\n"), full) is None
+    assert judge(Ended(0, "a dog", ""), full) is None
+    assert "in silence" in judge(Ended(0, "a cat", ""), full)
+    assert "traceback" in judge(Ended(1, "", "Traceback (most recent call last)"), full)
+    assert "exit code 1" in judge(Ended(1, "", "regard: config.json is damaged, so copy it again\n"), full)
 
 
 def test_a_case_needs_its_part(capsys):

@@ -108,7 +108,7 @@ assert names["engine"] is names["model"]
     assert done.stdout.splitlines()[-1]  # what the last line of the examples translates
 
 
-def test_a_page_that_shows_attention_to_nothing_is_found_out():
+def test_a_page_that_shows_attention_to_nothing_fails():
     layer = regard.MultiHead(12, heads=3, mask=regard.Causal())
     with regard.watch(layer) as seen:
         layer(torch.randn(2, 5, 12), torch.randn(2, 7, 12), mask=~regard.Causal())
@@ -143,11 +143,11 @@ def test_pages_import_public_names_only(page):
 
 def find(dotted):
     """The module or object of a dotted name such as regard.layers.Convolution; raises if there is none."""
-    found = regard
+    result = regard
     parts = dotted.split(".")[1:]
     for i, part in enumerate(parts):
-        found = getattr(found, part, None) or import_module(f"regard.{'.'.join(parts[: i + 1])}")
-    return found
+        result = getattr(result, part, None) or import_module(f"regard.{'.'.join(parts[: i + 1])}")
+    return result
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -94,7 +94,10 @@ def test_subpackages_need_no_import_of_their_own():
         "import regard; print(regard.evaluation.cost, regard.attention.Dot, regard.layers.Convolution, "
         "regard.models.Translator, regard.errors.ShapeError, regard.search.Index)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(
+        name in done.stdout for name in ("cost", "Dot", "Convolution", "Translator", "ShapeError", "Index")
+    )
 
 
 def test_a_missing_name_is_reported_by_its_package():

@@ -6,9 +6,9 @@ from regard.registry import Registry
 
 @pytest.fixture
 def registry() -> Registry[type]:
-    found = Registry[type]("schedule")
-    found.add("constant")(int)
-    return found
+    result = Registry[type]("schedule")
+    result.add("constant")(int)
+    return result
 
 
 def test_a_registered_part_is_found_by_its_name(registry: Registry[type]) -> None:

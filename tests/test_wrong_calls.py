@@ -25,7 +25,7 @@ def test_a_wrong_argument_ends_in_an_error_of_regard(name, models, tmp_path, mon
     for parameter in parameters(name):
         for shown, value in WRONG.items():
             arguments = right(name, models) | {parameter: value}
-            told = within(SECONDS, lambda arguments=arguments: attempt(name, arguments))
-            if told:
-                problems.append(f"{name}({parameter}={shown}) {told}")
+            outcome = within(SECONDS, lambda arguments=arguments: attempt(name, arguments))
+            if outcome:
+                problems.append(f"{name}({parameter}={shown}) {outcome}")
     assert not problems, f"{len(problems)}:\n" + "\n".join(problems)

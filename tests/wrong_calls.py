@@ -60,12 +60,12 @@ def make_models(place):
         "language": model_folders.language_model,
         "classifier": model_folders.classifier,
     }
-    found = {name: regard.load(write(place / name)) for name, write in make.items()}
+    loaded = {name: regard.load(write(place / name)) for name, write in make.items()}
     recipe = tiny.recipe(
         place, training__steps=1, training__validate_every=1, training__save_every=1, schedule__warmup=1
     )
     regard.train(recipe, folder=place / "run", quiet=True)
-    return found | {"place": place, "recipe": recipe}
+    return loaded | {"place": place, "recipe": recipe}
 
 
 def right(name, models):
@@ -73,7 +73,7 @@ def right(name, models):
     x = torch.randn(1, 2, 4, 8)
     qkv = {"query": x, "key": x, "value": x}
     translator, language, classifier = models["translator"], models["language"], models["classifier"]
-    found = {
+    result = {
         "ALiBi": {"heads": 2}, "Additive": {"query_dim": 8}, "Bilinear": {"query_dim": 8},
         "Convolution": {"dim": 4, "kernel": 3},
         "Batch": {"target": torch.zeros(1, 2, dtype=torch.long), "target_lengths": torch.tensor([1]),
@@ -118,14 +118,14 @@ def right(name, models):
         "resume": {"folder": models["place"] / "none", "quiet": True},
         "train": {"recipe": models["recipe"], "folder": models["place"] / "run", "quiet": True},
     }  # fmt: skip
-    return found.get(name, {})
+    return result.get(name, {})
 
 
 def parameters(name):
-    found = inspect.signature(getattr(HOMES[name], name)).parameters.values()
-    names = [p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    result = inspect.signature(getattr(HOMES[name], name)).parameters.values()
+    names = [p.name for p in result if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return names + [
-        option for option in OPTIONS if any(p.kind == p.VAR_KEYWORD for p in found) and option not in names
+        option for option in OPTIONS if any(p.kind == p.VAR_KEYWORD for p in result) and option not in names
     ]
 
 
@@ -150,9 +150,9 @@ def attempt(name, arguments):
     """What is wrong with how the call ends, or None."""
     try:
         with torch.random.fork_rng(devices=[]):
-            found = getattr(HOMES[name], name)(**arguments)
+            result = getattr(HOMES[name], name)(**arguments)
             if name == "watch":
-                with found:
+                with result:
                     pass
     except RegardError as error:
         return None if str(error) and "\n" not in str(error).strip() else f"says {str(error)!r}"

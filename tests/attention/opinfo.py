@@ -51,7 +51,7 @@ def check(kernel, dtype):
             for n, x in options.items()
         }
         try:
-            found = results(lambda *x: ours(*x, kernel, options), tensors)
+            result = results(lambda *x: ours(*x, kernel, options), tensors)
         except KernelError:
             assert kernel is not None
             continue
@@ -65,7 +65,7 @@ def check(kernel, dtype):
         # Rounding an energy of 80 by eps changes its weight by 80 eps, in some kernels more than in others.
         energy = (tensors[0].double() @ tensors[1].double().mT).abs().max().item() if largest > 1 else 0.0
         rounding = torch.finfo(dtype).eps * largest * (100 if dtype == torch.float64 else 2 + energy / 8)
-        for a, b, c, t in zip(found, theirs, fused, truth, strict=True):
+        for a, b, c, t in zip(result, theirs, fused, truth, strict=True):
             if t is not None and t.numel():
                 error, *base = ((x.double() - t).abs().max().item() for x in (a, b, c))
                 assert error <= 2 * (max(base) + rounding), (kernel, sample)

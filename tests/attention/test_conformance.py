@@ -22,33 +22,34 @@ FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long 
 KERNELS = [name for name in b.KERNEL_BACKENDS if name != "flex"]  # flex compiles for every shape
 
 
-def run(name, backend, cases, refusals=True):
+def failures(name, backend, cases, refusals=True):
+    """The drawn cases of a class that a backend gets wrong or, without `refusals`, refuses."""
     count = min(cases, FEW.get(name, cases))
     first, count = (random.randrange(10**9), 10 * count) if LONG else (0, count)
-    for seed in range(first, first + count):
-        found = check(case(name, seed), backend)
-        assert found.verdict != "wrong", f"{found.case}: {found.detail}"
-        assert refusals or found.verdict == "pass", f"{found.case}: refused, {found.detail}"
+    results = [check(case(name, seed), backend) for seed in range(first, first + count)]
+    assert results, f"no cases of {name!r}"
+    accepted = {"pass", "refused"} if refusals else {"pass"}
+    return [f"{r.case}: {r.verdict}, {r.detail}" for r in results if r.verdict not in accepted]
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
     refusals = name == "in-place change"  # there a refusal is the right answer
-    run(name, b.regard, 50, refusals)
+    assert failures(name, b.regard, 50, refusals) == []
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_automatic_choice_without_a_compiler_is_right_and_never_refuses(name, monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
     regard.attention.plan.PREPARED.clear()
-    run(name, b.regard, 30, name == "in-place change")
+    assert failures(name, b.regard, 30, name == "in-place change") == []
     regard.attention.plan.PREPARED.clear()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_kernel_is_right_or_refuses(kernel, name):
-    run(name, b.KERNEL_BACKENDS[kernel], 18)
+    assert failures(name, b.KERNEL_BACKENDS[kernel], 18) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_small_tiles_that_are_recomputed_in_the_backward_pass_are_right(name, mo
     monkeypatch.setattr(tiled, "TILE_ELEMENTS", {"cpu": 2048, "cuda": 2048})
     monkeypatch.setattr(additive, "BLOCK", 512)
     for kernel in ("tiled", "additive"):
-        run(name, b.KERNEL_BACKENDS[kernel], 25)
+        assert failures(name, b.KERNEL_BACKENDS[kernel], 25) == []
 
 
 # Refusals among 6 cases of each class; these numbers may only fall.
@@ -71,12 +72,12 @@ def test_a_kernel_refuses_no_more_cases_than_before(kernel):
     if kernel == "cpp" and native.unavailable() is not None:
         pytest.skip(f"the C++ kernel cannot be used: {native.unavailable()}")
     classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
-    found = sum(
+    result = sum(
         check(case(name, seed), b.KERNEL_BACKENDS[kernel]).verdict == "refused"
         for name in classes
         for seed in range(6)
     )
-    assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
+    assert result <= REFUSED[kernel], f"{kernel} refuses {result} of {6 * len(classes)} cases"
 
 
 def test_the_suite_detects_broken_functions():
@@ -98,10 +99,10 @@ def test_the_suite_detects_broken_functions():
     def forgets_second_derivatives(query, key, value, **options):
         return _Constant.apply(query, key, value)
 
-    found = [check(case("plain", seed), ignores_the_last_key).verdict for seed in range(10)]
-    assert "wrong" in found
-    found = [check(case("strides", seed), reads_rows_as_if_contiguous).verdict for seed in range(40)]
-    assert "wrong" in found
+    verdicts = [check(case("plain", seed), ignores_the_last_key).verdict for seed in range(10)]
+    assert "wrong" in verdicts
+    verdicts = [check(case("strides", seed), reads_rows_as_if_contiguous).verdict for seed in range(40)]
+    assert "wrong" in verdicts
     twice = _draw_inputs(random.Random(0), torch.float64)
     twice.action = "differentiate twice"
     assert check(twice, forgets_second_derivatives).verdict == "wrong"
@@ -128,8 +129,8 @@ def test_a_missing_option_and_an_exception_are_refusals_with_a_reason():
         return regard.attend(query, key, value)
 
     masked = next(c for c in (case("plain", seed) for seed in range(20)) if "mask" in c.options)
-    found = check(masked, plain)
-    assert (found.verdict, found.detail) == ("refused", "it has no option mask")
+    result = check(masked, plain)
+    assert (result.verdict, result.detail) == ("refused", "it has no option mask")
 
     def none(query, key, value, mask=None):
         raise Refused("not today")
@@ -149,12 +150,12 @@ def test_a_case_is_reproducible_and_does_not_change_torchs_generator():
 def test_finite_padding_equals_plain_padding():
     q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     lengths = torch.tensor([1, 4, 6])
-    found = [
+    result = [
         regard.attend(q, k, v, mask=Padding(lengths, finite=finite), kernel="sdpa")
         for finite in (True, False)
     ]
-    torch.testing.assert_close(*found)
-    for x, y in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found), strict=True):
+    torch.testing.assert_close(*result)
+    for x, y in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in result), strict=True):
         torch.testing.assert_close(x, y)
 
 

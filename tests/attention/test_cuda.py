@@ -35,10 +35,10 @@ pytestmark = [
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     backend = backends.regard if kernel == "regard" else backends.KERNEL_BACKENDS[kernel]
     for seed in range(15):
-        found = check(case(name, seed), backend, "cuda")
-        assert found.verdict != "wrong", f"{found.case}: {found.detail}"
+        result = check(case(name, seed), backend, "cuda")
+        assert result.verdict != "wrong", f"{result.case}: {result.detail}"
         if kernel == "regard" and name != "in-place change":
-            assert found.verdict == "pass", f"{found.case}: {found.detail}"
+            assert result.verdict == "pass", f"{result.case}: {result.detail}"
 
 
 CASES = {
@@ -74,14 +74,14 @@ def test_fused_kernels_and_their_gradients(name, kernel, dtype):
     except KernelError as error:
         pytest.skip(str(error))
     grad = torch.randn_like(out)
-    found = (out, *torch.autograd.grad(out, (q, k, v), grad))
+    gradients = (out, *torch.autograd.grad(out, (q, k, v), grad))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     true = attend(*exact, kernel="reference", **options)
     truth = (true, *torch.autograd.grad(true, exact, grad.double()))
     plain = [x.detach().requires_grad_() for x in (q, k, v)]
-    own = attend(*plain, kernel="reference", **options)
-    bases = (own, *torch.autograd.grad(own, plain, grad))
-    for a, b, c in zip(found, truth, bases, strict=True):
+    baseline = attend(*plain, kernel="reference", **options)
+    bases = (baseline, *torch.autograd.grad(baseline, plain, grad))
+    for a, b, c in zip(gradients, truth, bases, strict=True):
         error, base = (a.double() - b).abs().max().item(), (c.double() - b).abs().max().item()
         assert error <= 2 * (base + 16 * torch.finfo(dtype).eps * b.abs().max().item())
 
@@ -102,14 +102,14 @@ def test_nothing_leaks_and_empty_rows_are_zero_on_the_gpu(kernel):
         x[0, :, 100:] = math.nan
         x[1] = math.inf
     mask = Padding(torch.tensor([100, 0], device="cuda"))
-    found = []
+    results = []
     for tensors in (clean, dirty):
         leaves = [x.detach().clone().requires_grad_() for x in tensors]
         out = attend(*leaves, mask=mask, kernel=kernel)
-        found.append((out, *torch.autograd.grad(out.sum(), leaves)))
-    for a, b in zip(*found, strict=True):
+        results.append((out, *torch.autograd.grad(out.sum(), leaves)))
+    for a, b in zip(*results, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-    assert (found[1][0][1] == 0).all()
+    assert (results[1][0][1] == 0).all()
 
 
 def test_layers_watching_and_devices():
@@ -212,10 +212,10 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
     true = penalty("reference", torch.float64)
     for kernel in (None, "sdpa", "flex", "triton"):
         try:
-            found = penalty(kernel, dtype)
+            result = penalty(kernel, dtype)
         except KernelError:
             continue
-        for a, b in zip(found, true, strict=True):
+        for a, b in zip(result, true, strict=True):
             assert (a.double() - b).abs().max() <= (
                 0.1 if dtype == torch.bfloat16 else 1e-3
             ) * b.abs().max(), kernel

@@ -12,36 +12,36 @@ from regard.errors import OptionError, RegardError, ShapeError
 
 
 def test_equal_heads_have_no_divergence_and_rank_one():
-    found = head_diversity(torch.randn(1, 5, 6).softmax(-1).expand(4, 5, 6))
-    assert found.divergence == pytest.approx(0, abs=1e-9) and found.effective_rank == pytest.approx(
+    diversity = head_diversity(torch.randn(1, 5, 6).softmax(-1).expand(4, 5, 6))
+    assert diversity.divergence == pytest.approx(0, abs=1e-9) and diversity.effective_rank == pytest.approx(
         1, abs=1e-6
     )
 
 
 def test_heads_that_share_no_key_have_one_bit_and_full_rank():
     keys = torch.tensor([[0, 1, 2], [1, 2, 0], [2, 0, 1]])  # head h attends from query t to keys[h, t]
-    found = head_diversity(torch.nn.functional.one_hot(keys, 3).double())
-    assert found.divergence == pytest.approx(1) and found.effective_rank == pytest.approx(3)
-    assert found.pairs.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    diversity = head_diversity(torch.nn.functional.one_hot(keys, 3).double())
+    assert diversity.divergence == pytest.approx(1) and diversity.effective_rank == pytest.approx(3)
+    assert diversity.pairs.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
 def test_a_pair_worked_by_hand():
     # p = (1, 0), q = (1/2, 1/2), m = (3/4, 1/4): H(m) − H(q)/2 = 0.8113 − 0.5 bits.
-    found = head_diversity(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
+    diversity = head_diversity(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
     m = -(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
-    assert found.divergence == pytest.approx(m - 0.5)
+    assert diversity.divergence == pytest.approx(m - 0.5)
 
 
 def test_divergences_are_those_of_scipy():
     weights = torch.randn(2, 3, 4, 5, dtype=torch.float64).softmax(-1)  # (batch, heads, queries, keys)
-    found = head_diversity(weights)
+    diversity = head_diversity(weights)
     for i in range(3):
         for j in range(3):
             rows = zip(weights[:, i].reshape(-1, 5), weights[:, j].reshape(-1, 5), strict=True)
             expected = [jensenshannon(p.numpy(), q.numpy(), base=2) ** 2 for p, q in rows]
-            assert float(found.pairs[i, j]) == pytest.approx(sum(expected) / len(expected), abs=1e-9)
-    off = found.pairs[~torch.eye(3, dtype=torch.bool)]
-    assert found.divergence == pytest.approx(float(off.mean()))
+            assert float(diversity.pairs[i, j]) == pytest.approx(sum(expected) / len(expected), abs=1e-9)
+    off = diversity.pairs[~torch.eye(3, dtype=torch.bool)]
+    assert diversity.divergence == pytest.approx(float(off.mean()))
 
 
 def test_recorded_calls_offer_it_and_rows_without_attention_are_left_out():
@@ -58,8 +58,8 @@ def test_recorded_calls_offer_it_and_rows_without_attention_are_left_out():
 
 
 def test_one_head_has_nothing_to_differ_from():
-    found = head_diversity(torch.ones(1, 2, 2) / 2)
-    assert found.divergence == 0 and str(found).startswith("1 head,")
+    diversity = head_diversity(torch.ones(1, 2, 2) / 2)
+    assert diversity.divergence == 0 and str(diversity).startswith("1 head,")
 
 
 def test_weights_without_heads_or_with_negative_entries_are_refused():

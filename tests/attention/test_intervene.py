@@ -133,11 +133,11 @@ def test_gradients_reach_values_always_and_weights_through_a_function():
         (Permuted(1), None),
     ):
         out = run(edit, q, k, v).square().sum()
-        found = torch.autograd.grad(out, (q, k, v))
-        assert all(g.abs().sum() > 0 for g in found)
+        gradients = torch.autograd.grad(out, (q, k, v))
+        assert all(g.abs().sum() > 0 for g in gradients)
         if expected is not None:
             by_hand = torch.autograd.grad((expected(weights(q, k)) @ v).square().sum(), (q, k, v))
-            torch.testing.assert_close(found, by_hand)
+            torch.testing.assert_close(gradients, by_hand)
     assert torch.autograd.gradcheck(lambda v: run(Uniform(), q.detach(), k.detach(), v), v)
     assert torch.autograd.grad(run(Uniform(), q, k, v).sum(), q, allow_unused=True)[0] is None
 
@@ -314,8 +314,8 @@ def translator():
 
 
 def scores(model, **options):
-    found = regard.translate(TEXTS, model, limits=Limits(max_length=8), **options)
-    return [(h.tokens, h.log_p) for t in found for h in t.hypotheses]
+    translations = regard.translate(TEXTS, model, limits=Limits(max_length=8), **options)
+    return [(h.tokens, h.log_p) for t in translations for h in t.hypotheses]
 
 
 @pytest.mark.parametrize(
@@ -337,11 +337,11 @@ def test_a_translator_is_changed_in_every_search_and_unchanged_after(translator,
     assert any(name.startswith("decoder") for name in changed)
 
 
-def test_a_search_and_a_teacher_forced_pass_are_changed_alike(translator):
+def test_a_search_and_a_teacher_forced_pass_are_changed_equally(translator):
     edits = {"decoder.*.cross": [Pinned(0, queries=[1]), Uniform(queries=slice(2, 4))]}
     with intervene(translator, edits):
-        found = regard.translate(TEXTS, translator, beam=3, limits=Limits(max_length=8))
-        for translation in found:
+        translations = regard.translate(TEXTS, translator, beam=3, limits=Limits(max_length=8))
+        for translation in translations:
             h = translation.hypotheses[0]
             source = torch.tensor([[*translation.source_tokens, EOS]])
             target = [*h.tokens, EOS] if h.ended else h.tokens
@@ -351,7 +351,7 @@ def test_a_search_and_a_teacher_forced_pass_are_changed_alike(translator):
                 )
             total = log_probabilities(scores)[0, torch.arange(len(target)), target].sum()
             assert abs(float(total) - h.log_p) < 1e-6
-        (maps,) = attention_maps([found[0].source_tokens], [[5, 6, 7, 8, EOS]], translator)
+        (maps,) = attention_maps([translations[0].source_tokens], [[5, 6, 7, 8, EOS]], translator)
     cross = maps.cross()
     assert torch.equal(cross[1], torch.eye(cross.shape[1]).to(cross)[0])
     assert torch.allclose(cross[3], torch.full_like(cross[3], 1 / cross.shape[1]))
@@ -361,17 +361,17 @@ def test_a_search_and_a_teacher_forced_pass_are_changed_alike(translator):
 def test_workers_of_a_search_are_changed_too(translator):
     texts = TEXTS * 5
 
-    def found(workers):
+    def translations(workers):
         limits = Limits(max_length=6, workers=workers)
-        found = regard.translate(texts, translator, limits=limits)
-        return torch.tensor([t.hypotheses[0].log_p for t in found], dtype=torch.float64)
+        translations = regard.translate(texts, translator, limits=limits)
+        return torch.tensor([t.hypotheses[0].log_p for t in translations], dtype=torch.float64)
 
-    plain = found(1)
+    plain = translations(1)
     with intervene(translator, {"decoder.*.cross": Pinned(0)}) as changed:
-        alone, workers = found(1), found(2)
+        alone, workers = translations(1), translations(2)
     torch.testing.assert_close(workers, alone)
     assert (alone - plain).abs().min() > 1e-6 and changed
-    torch.testing.assert_close(found(2), plain)
+    torch.testing.assert_close(translations(2), plain)
 
 
 def test_an_engine_is_refused(translator):
@@ -530,7 +530,7 @@ def test_a_llama_of_hugging_face_is_changed_in_a_pass_and_while_generating():
 
 
 # ------------------------------------------------------------------------------------------------ wrong input
-def test_what_changes_nothing_is_said(model):
+def test_an_edit_that_changes_nothing_is_an_error(model):
     with (
         pytest.raises(
             OptionError, match=r"'decodr.\*' matches no module of this model; its modules are encoder"

@@ -21,16 +21,16 @@ def spell(text):
 
 def test_lookup_finds_entries_of_the_lectures_example():
     keys, values = torch.stack([spell(name) for name in RECORD]), torch.eye(4)
-    found = lookup(torch.stack([spell("date of birth"), spell("name")]), keys, values)
-    assert [list(RECORD.values())[i] for i in found.argmax(-1)] == ["May 5th 2000", "Jane Doe"]
-    assert found.sum().item() == 2
+    result = lookup(torch.stack([spell("date of birth"), spell("name")]), keys, values)
+    assert [list(RECORD.values())[i] for i in result.argmax(-1)] == ["May 5th 2000", "Jane Doe"]
+    assert result.sum().item() == 2
 
 
 def test_a_missing_key_gives_zero_and_equal_keys_add_up():
     keys = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
     values = torch.tensor([[10.0], [20.0], [30.0]])
-    found = lookup(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), keys, values)
-    assert found.flatten().tolist() == [40.0, 20.0, 0.0]
+    result = lookup(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), keys, values)
+    assert result.flatten().tolist() == [40.0, 20.0, 0.0]
 
 
 def test_high_temperature_gives_the_mean_and_low_temperature_the_dictionary():

@@ -47,11 +47,11 @@ def generated_cases(tmp_path_factory):
     return lambda op: generated(op, shared)
 
 
-def check(case: Case) -> None:
+def assert_case(case: Case) -> None:
     adapted = adapt(case)
     for kernel in (*ALWAYS, *IF_POSSIBLE):
         if kernel in ALWAYS or accepts(kernel, adapted):
-            compare(case, adapted.run(kernel), kernel or "default")
+            assert_outputs(case, adapted.run(kernel), kernel or "default")
 
 
 def accepts(kernel: str, adapted: Adapted) -> bool:
@@ -62,10 +62,10 @@ def accepts(kernel: str, adapted: Adapted) -> bool:
     return True
 
 
-def compare(case: Case, found: dict, kernel: str) -> None:
+def assert_outputs(case: Case, result: dict, kernel: str) -> None:
     assert "Y" in case.outputs
     for name, array in case.outputs.items():
-        want, got, who = tensor(array), found[name], f"{name} by {kernel}"
+        want, got, who = tensor(array), result[name], f"{name} by {kernel}"
         assert got.dtype == want.dtype, who
         limits = {"rtol": RTOL.get(want.dtype, case.rtol), "atol": case.atol}
         torch.testing.assert_close(got.double(), want.double(), **limits, msg=lambda text: f"{who}: {text}")
@@ -73,30 +73,30 @@ def compare(case: Case, found: dict, kernel: str) -> None:
 
 @pytest.mark.parametrize("name", STORED)
 def test_a_stored_case_of_attention_gives_what_onnx_stored(name, stored_cases):
-    check(read(stored_cases / folder_of("Attention", name)))
+    assert_case(read(stored_cases / folder_of("Attention", name)))
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_generated_case_of_attention_gives_what_onnx_computes(name, generated_cases):
-    check(read(generated_cases("Attention") / folder_of("Attention", name)))
+    assert_case(read(generated_cases("Attention") / folder_of("Attention", name)))
 
 
 @pytest.mark.parametrize("name", FLEX)
 def test_a_generated_case_of_flex_attention_gives_what_onnx_computes(name, generated_cases):
-    check(read(generated_cases("FlexAttention") / folder_of("FlexAttention", name)))
+    assert_case(read(generated_cases("FlexAttention") / folder_of("FlexAttention", name)))
 
 
 def test_all_stored_cases_are_listed(stored_cases):
-    found = names(stored_cases, "test_attention_")
-    assert len(found) == len(STORED) == 64
-    assert found == {folder_of("Attention", name) for name in STORED}
+    result = names(stored_cases, "test_attention_")
+    assert len(result) == len(STORED) == 64
+    assert result == {folder_of("Attention", name) for name in STORED}
 
 
 @pytest.mark.parametrize(("op", "count"), [("Attention", 93), ("FlexAttention", 11)])
 def test_all_generated_cases_are_listed(op, count, generated_cases):
-    found = names(generated_cases(op), "test_")
-    assert len(found) == len(LISTED[op]) == count
-    assert found == {folder_of(op, name) for name in LISTED[op]}
+    result = names(generated_cases(op), "test_")
+    assert len(result) == len(LISTED[op]) == count
+    assert result == {folder_of(op, name) for name in LISTED[op]}
 
 
 @pytest.mark.parametrize(("op", "count"), [("Attention", 81), ("FlexAttention", 5)])

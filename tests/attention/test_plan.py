@@ -37,10 +37,10 @@ def chosen(machine, **options):
 
 def test_plain_and_causal_go_to_cudnn_on_hopper():
     for options in ({}, {"mask": Causal()}, {"mask": Causal(offset=0)}):
-        found = chosen(H200, **options)
-        assert found.kernel == "sdpa"
-        assert "CUDNN_ATTENTION" in found.why
-        assert "faster" in found.not_used["flex"]
+        choice = chosen(H200, **options)
+        assert choice.kernel == "sdpa"
+        assert "CUDNN_ATTENTION" in choice.why
+        assert "faster" in choice.not_used["flex"]
     assert "FLASH_ATTENTION" in chosen(A100).why
     assert "EFFICIENT_ATTENTION" in chosen(V100).why
     assert "EFFICIENT_ATTENTION" in chosen(H200, dtype=torch.float32).why
@@ -67,21 +67,21 @@ def test_other_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
 
 
 def test_flex_is_not_compiled_for_small_calls_on_a_gpu():
-    found = chosen(H200, T=512, B=1, H=2, mask=Dilated(4))
-    assert found.kernel == "sdpa"
-    assert "too few" in found.not_used["flex"]
+    choice = chosen(H200, T=512, B=1, H=2, mask=Dilated(4))
+    assert choice.kernel == "sdpa"
+    assert "too few" in choice.not_used["flex"]
 
 
 def test_flex_is_not_compiled_for_the_varying_shapes_of_short_sequences():
-    found = chosen(H200, T=128, B=512, H=8, mask=Dilated(4))
-    assert found.kernel == "sdpa"
-    assert "each new shape" in found.not_used["flex"]
+    choice = chosen(H200, T=128, B=512, H=8, mask=Dilated(4))
+    assert choice.kernel == "sdpa"
+    assert "each new shape" in choice.not_used["flex"]
 
 
 def test_flex_is_not_chosen_while_a_cuda_graph_is_captured():
-    found = chosen(replace(H200, capturing=True), mask=Dilated(4))
-    assert found.kernel == "sdpa"
-    assert "captured" in found.not_used["flex"]
+    choice = chosen(replace(H200, capturing=True), mask=Dilated(4))
+    assert choice.kernel == "sdpa"
+    assert "captured" in choice.not_used["flex"]
 
 
 def test_sdpa_backends_are_listed_in_order_of_preference():
@@ -117,8 +117,8 @@ def inputs(T=512, D=64, B=2, H=4, dtype=torch.float32, grad=False):
 
 
 def test_large_softmax_calls_use_the_cpp_kernel_on_a_cpu_or_say_why_not():
-    found = explain(*inputs(), mask=Causal())
-    assert found.kernel == "cpp" or (found.kernel == "tiled" and found.not_used["cpp"])
+    explanation = explain(*inputs(), mask=Causal())
+    assert explanation.kernel == "cpp" or (explanation.kernel == "tiled" and explanation.not_used["cpp"])
     for options in (
         {"mask": Causal()},
         {"bias": ALiBi(4)},
@@ -148,9 +148,9 @@ def test_tiles_and_sdpa_are_used_without_a_cpp_compiler(monkeypatch):
 
 
 def test_explain_gives_a_reason_against_every_faster_kernel():
-    found = explain(*inputs(), normalize=Sparsemax())
-    assert list(found.not_used) == ["cpp", "triton", "flex", "sdpa", "additive"]
-    text = str(found)
+    explanation = explain(*inputs(), normalize=Sparsemax())
+    assert list(explanation.not_used) == ["cpp", "triton", "flex", "sdpa", "additive"]
+    text = str(explanation)
     assert text.startswith("tiled: ")
     assert "not sdpa: SDPA normalises by softmax only, not by Sparsemax" in text
     assert "memory beside inputs and output: about" in text

@@ -76,7 +76,7 @@ def in_double(option):
     return option
 
 
-def check(call, full, dtype, **picks):
+def assert_results(call, full, dtype, **picks):
     """Compare all methods for some heads and queries with `full`, their float64 matrix."""
     eps = 64 * torch.finfo(dtype).eps  # weights are rounded to the dtype of the call
     sums = 256 * torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).eps
@@ -106,14 +106,14 @@ def test_every_result_equals_a_float64_recomputation(case, key_heads):
     q, k = torch.randn(2, 4, T, 8), torch.randn(2, key_heads, T, 8)
     call = watched(q, k, **options)
     full = weights(q.double(), k.double(), **{name: in_double(x) for name, x in options.items()})
-    check(call, full, torch.float32)
+    assert_results(call, full, torch.float32)
     for head, query in (
         ([2, 0], slice(5, 30)),
         ([1], [9]),
         ([3, 2, 3], [0, 36, 7]),
         (slice(1, 3), slice(None, None, 5)),
     ):
-        check(call, full[:, head][:, :, query], torch.float32, head=head, query=query)
+        assert_results(call, full[:, head][:, :, query], torch.float32, head=head, query=query)
     one = call.column_sums(batch=1, head=2, query=8)
     assert torch.allclose(one.double(), full[1, 2, 8], atol=1e-5)
 
@@ -136,14 +136,16 @@ def test_scores_too_large_for_exp_give_correct_results(case):
 @torch.no_grad()
 def test_half_precision_is_summed_in_float32_and_float64_in_float64(dtype):
     q, k = torch.randn(2, 4, T, 8).to(dtype), torch.randn(2, 2, T, 8).to(dtype)
-    check(watched(q, k, mask=Causal()), weights(q.double(), k.double(), mask=Causal()), dtype)
+    assert_results(watched(q, k, mask=Causal()), weights(q.double(), k.double(), mask=Causal()), dtype)
 
 
 @torch.no_grad()
 def test_broadcast_and_empty_axes_give_correct_results():
     q, k = torch.randn(3, 2, 4, T, 8), torch.randn(2, 4, T, 8)
-    check(watched(q, k, mask=Window(3)), weights(q.double(), k.double(), mask=Window(3)), torch.float32)
-    check(
+    assert_results(
+        watched(q, k, mask=Window(3)), weights(q.double(), k.double(), mask=Window(3)), torch.float32
+    )
+    assert_results(
         watched(q[:1], torch.randn(1, 1, 4, 2, 8) * 0, mask=None),
         torch.full((1, 2, 4, T, 2), 0.5).double(),
         torch.float32,
@@ -159,7 +161,7 @@ def test_nan_in_a_key_that_no_query_sees_changes_no_result():
     q, k = torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
     k[:, :, 30:] = math.nan
     call = watched(q, k, mask=Padding([30]))
-    check(call, weights(q.double(), k.nan_to_num().double(), mask=Padding([30])), torch.float32)
+    assert_results(call, weights(q.double(), k.nan_to_num().double(), mask=Padding([30])), torch.float32)
 
 
 @torch.no_grad()

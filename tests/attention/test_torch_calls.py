@@ -252,19 +252,19 @@ def test_column_sums_accumulated_while_generating_equal_those_of_the_full_matrix
     sums, steps = {}, []
 
     def add(name, recorded):
-        found = recorded.column_sums()
+        result = recorded.column_sums()
         steps.append(recorded.shape[-2:])
         if name in sums:
-            found[..., : sums[name].shape[-1]] += sums[name]
-        sums[name] = found
+            result[..., : sums[name].shape[-1]] += sums[name]
+        sums[name] = result
 
     with watch(model, on_call=add) as seen:
-        whole = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0)
+        complete = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0)
     assert steps[0] == (6, 6)
     assert steps[-1] == (1, 10)
     assert len(seen) == 0
     with watch(model) as full:
-        model(whole[:, :-1])
+        model(complete[:, :-1])
     for name in full:
         assert torch.allclose(sums[name], full[name].weights().sum(-2), atol=1e-5)
     with pytest.raises(OptionError, match="on_call was given, so none of the 10 calls was kept"):
@@ -274,11 +274,16 @@ def test_column_sums_accumulated_while_generating_equal_those_of_the_full_matrix
 # --------------------------------------------------------------------------------------------------- compiled
 def test_compiled_models_are_seen_under_the_names_from_before_compiling():
     x = torch.randn(2, 6, 8)
-    inner, whole, own = (nn.Sequential(Attention(), Attention()) for _ in range(3))
-    compiled = torch.compile(whole, backend="eager")
+    inner, full, in_place = (nn.Sequential(Attention(), Attention()) for _ in range(3))
+    compiled = torch.compile(full, backend="eager")
     inner[1] = torch.compile(inner[1], backend="eager")
-    own.compile(backend="eager", fullgraph=True)
-    for model, run in ((whole, compiled), (compiled, compiled), (inner, inner), (own, own)):
+    in_place.compile(backend="eager", fullgraph=True)
+    for model, run in (
+        (full, compiled),
+        (compiled, compiled),
+        (inner, inner),
+        (in_place, in_place),
+    ):
         run(x)  # compile before watch
         with watch(model) as seen:
             run(x)
@@ -517,11 +522,11 @@ def test_torch_functions_are_intercepted_only_if_a_model_may_call_torchs_attenti
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
 
-    own = regard.MultiHead(8, 2)
+    attention = regard.MultiHead(8, 2)
     for model, intercepted in (
-        (own, False),
-        (nn.Sequential(own, nn.Linear(8, 8)), False),
-        (nn.Sequential(own, Mine()), True),
+        (attention, False),
+        (nn.Sequential(attention, nn.Linear(8, 8)), False),
+        (nn.Sequential(attention, Mine()), True),
         (nn.MultiheadAttention(8, 2), True),
         (nn.TransformerEncoderLayer(8, 2), True),
         (None, True),

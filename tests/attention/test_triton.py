@@ -70,18 +70,18 @@ def test_calls_that_triton_cannot_run_use_another_kernel_with_a_reason():
         ({"energy": ScaledDot(), "normalize": Sparsemax()}, "softmax only"),
         ({"mask": Causal()}, "SDPA has fused kernels for plain and causal"),
     ):
-        found = plan(**options)
-        assert found.kernel != "triton"
-        assert reason in found.not_used["triton"]
+        choice = plan(**options)
+        assert choice.kernel != "triton"
+        assert reason in choice.not_used["triton"]
 
 
 def test_a_band_is_found_in_combined_masks():
     call = make_call(*(torch.empty(2, 4, 30, 8) for _ in range(3)))
     lengths = torch.tensor([3, 4])
-    found = triton.band_of(Window(9, 2) & (Causal() & Padding(lengths)), call)
-    assert found is not None
-    assert (found.low, found.high) == (-9, 0)
-    assert found.lengths is lengths
+    result = triton.band_of(Window(9, 2) & (Causal() & Padding(lengths)), call)
+    assert result is not None
+    assert (result.low, result.high) == (-9, 0)
+    assert result.lengths is lengths
     assert triton.band_of(Window(9, 2) | Causal(), call) is None
     assert triton.band_of(Padding(lengths) & Padding(lengths), call) is None
     assert triton.band_of(Causal(offset=lengths), call) is None

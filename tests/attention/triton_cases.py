@@ -47,10 +47,10 @@ def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):
     call = make_call(q, k, v, mask=mask, bias=bias)
     rest = 1 / math.sqrt(D), band_of(call.mask, call), slopes_of(call)
     out, logs = banded(q, k, v, *rest)
-    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest)[:3], banded_column_sums(q, k, *rest))
+    result = (out, *banded_backward(q, k, v, out, logs, grad, *rest)[:3], banded_column_sums(q, k, *rest))
     truth = (*truth, weights(*leaves[:2], mask=mask, bias=bias).sum(-2).detach())
     return max(
-        (a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True)
+        (a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(result, truth, strict=True)
     )
 
 
@@ -60,16 +60,17 @@ def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
     sinks, grad = torch.randn(H, requires_grad=True), torch.randn(B, H, Tq, Dv)
     call = make_call(q, k, v, mask=mask, normalize=Softmax(0.7, sinks=sinks))
     out = Triton().run(call, Machine())
-    found = (out, *torch.autograd.grad(out, (q, k, v, sinks), grad, retain_graph=True))
+    gradients = (out, *torch.autograd.grad(out, (q, k, v, sinks), grad, retain_graph=True))
     leaves = [x.detach().double().requires_grad_() for x in (q, k, v, sinks)]
     true = attend(*leaves[:3], mask=mask, normalize=Softmax(0.7, sinks=leaves[3]), kernel="reference")
     truth = (true, *torch.autograd.grad(true, leaves, grad.double(), retain_graph=True))
     for y, x, more in ((out, (q, k, v, sinks), grad), (true, leaves, grad.double())):  # a gradient penalty
         first = torch.autograd.grad(y, x, more, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), x)
-        found, truth = ((*found, *second), truth) if y is out else (found, (*truth, *second))
+        gradients, truth = ((*gradients, *second), truth) if y is out else (gradients, (*truth, *second))
     return max(
-        (a.double() - b).abs().max().div(1 + b.abs().max()).item() for a, b in zip(found, truth, strict=True)
+        (a.double() - b).abs().max().div(1 + b.abs().max()).item()
+        for a, b in zip(gradients, truth, strict=True)
     )
 
 
@@ -79,13 +80,13 @@ def main():
     for sizes in SIZES:
         for mask in masks(sizes[0], sizes[4]):
             for bias in (None, ALiBi(sizes[1])):
-                found = error(*sizes, mask, bias)
-                wrong += found > 1e-4
-                print(f"{found:.1e} {sizes} {mask} {bias}")
+                result = error(*sizes, mask, bias)
+                wrong += result > 1e-4
+                print(f"{result:.1e} {sizes} {mask} {bias}")
         for mask in (None, Causal(), Window(5, 5, offset=-30)):
-            found = sink_error(*sizes, mask)
-            wrong += found > 1e-4
-            print(f"{found:.1e} {sizes} {mask} sinks")
+            result = sink_error(*sizes, mask)
+            wrong += result > 1e-4
+            print(f"{result:.1e} {sizes} {mask} sinks")
     return wrong
 
 

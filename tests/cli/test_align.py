@@ -40,7 +40,7 @@ def made(tmp_path_factory):
     """Models of both directions that have learned nothing: what is tested is what is done with their
     attention."""
     path = tmp_path_factory.mktemp("align")
-    found = write(path / "forward", 1), write(path / "backward", 2)
+    result = write(path / "forward", 1), write(path / "backward", 2)
     write(path / "language", 3, encoder=None)
     write(path / "blind", 4, decoder=DECODERS["none"])
     (path / "src").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
     (path / "long").write_text("a\nb\n" + "word " * 2000 + "\nd\ne\n")
     (path / "bad").write_bytes(b"a\n\xff\xfe\xfa\nb\nc\nd\n")
     (path / "outside").write_text("0-0 7-1\n\n\n\n\n")
-    return path, *found
+    return path, *result
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def run(monkeypatch, capsys):
 
 
 def lines(links):
-    return "".join(f"{pharaoh(each)}\n" for each in links)
+    return "".join(f"{pharaoh(link)}\n" for link in links)
 
 
 def test_every_line_gets_its_links_and_an_empty_one_none(run, made):
@@ -134,7 +134,7 @@ def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
 
 def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     path, model, _ = made
-    found = align(SOURCES, TARGETS, model)
+    links = align(SOURCES, TARGETS, model)
     code, out, err = run(
         "-i",
         path / "src",
@@ -150,9 +150,9 @@ def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     sure = ["0-0 1-1 2-2 3-3", "", "0-0 1-1 2-2", "0-0", "1-1 2-2 0-3"]
     parsed = [frozenset(tuple(map(int, link.split("-"))) for link in row.split()) for row in sure]
     more = [{}, {}, {(3, 3)}, {}, {(0, 0)}]
-    scored = score(found, [Gold(s, s.union(p)) for s, p in zip(parsed, more, strict=True)])
+    scored = score(links, [Gold(s, s.union(p)) for s, p in zip(parsed, more, strict=True)])
     assert out == f"{scored}\n" and out.startswith("AER ")
-    assert (tmp_path / "links").read_text() == lines(found)
+    assert (tmp_path / "links").read_text() == lines(links)
     assert [p.name for p in tmp_path.iterdir()] == ["links"]
     _, out, _ = run(
         "-i", path / "src", path / "tgt.gz", "--gold", path / "gold", "--json", "--model", path / "forward"

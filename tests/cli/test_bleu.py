@@ -54,9 +54,9 @@ def test_scores_with_signatures_from_packed_files(run, files):
     code, out, _ = run(
         files / "hyp", files / "ref.gz", files / "ref.xz", "--json", "--tokenize", "intl", "--lowercase"
     )
-    found = json.loads(out)
-    assert found["signatures"]["bleu"].startswith("nrefs:2|case:lc|eff:no|tok:intl|")
-    assert found["bleu"] == translation_scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
+    record = json.loads(out)
+    assert record["signatures"]["bleu"].startswith("nrefs:2|case:lc|eff:no|tok:intl|")
+    assert record["bleu"] == translation_scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
 
 
 def test_by_length_prints_a_table_and_draws_a_picture(run, files):
@@ -73,11 +73,11 @@ def test_by_length_prints_a_table_and_draws_a_picture(run, files):
 
 def test_the_lectures_formula_line_by_line(run, files):
     assert run(files / "lecture.hyp", files / "lecture.ref", "--sentence")[1].split() == ["0.5475", "0.0000"]
-    found = json.loads(
+    record = json.loads(
         run(files / "lecture.hyp", files / "lecture.ref", "--sentence", "--json", "--tokenize", "none")[1]
     )
-    assert found["sentence_bleu"][1] == 0
-    assert found["mean"] == pytest.approx(0.5475182535 / 2, abs=1e-9)
+    assert record["sentence_bleu"][1] == 0
+    assert record["mean"] == pytest.approx(0.5475182535 / 2, abs=1e-9)
 
 
 def test_suspicious_files_give_warnings_beside_the_scores(run, files):

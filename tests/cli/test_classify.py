@@ -51,10 +51,10 @@ def regard(capfd):
     return call
 
 
-def line(found, top=1):
-    pairs = list(found.probabilities.items())[:top]
+def line(result, top=1):
+    pairs = list(result.probabilities.items())[:top]
     cells = [cell for name, p in pairs for cell in (name, f"{p:.4f}")]
-    return "\t".join([str(found), *cells[1:]]) + "\n" if cells else "\n"
+    return "\t".join([str(result), *cells[1:]]) + "\n" if cells else "\n"
 
 
 def start(*args, lines=4096, **options):
@@ -82,9 +82,9 @@ def test_below_the_threshold_the_label_is_left_out(folder, regard):
     assert (
         regard("hello world", "--threshold", "0.9999", "--model", folder)[1] == f"\t{one.probability:.4f}\n"
     )
-    found = json.loads(regard("hello world", "--threshold", "0.9999", "--jsonl", "--model", folder)[1])
-    assert found["predicted"] is None
-    assert found["probability"] == pytest.approx(one.probability, abs=1e-6)
+    record = json.loads(regard("hello world", "--threshold", "0.9999", "--jsonl", "--model", folder)[1])
+    assert record["predicted"] is None
+    assert record["probability"] == pytest.approx(one.probability, abs=1e-6)
 
 
 def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
@@ -128,26 +128,26 @@ def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
         folder,
     )
     first, second = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
-    found = json.loads(first)
-    assert (found["q"], found["label"], found["predicted"]) == ("hello world", "gold", one)
-    assert list(found["probabilities"]) == list(one.probabilities)[:2]
+    record = json.loads(first)
+    assert (record["q"], record["label"], record["predicted"]) == ("hello world", "gold", one)
+    assert list(record["probabilities"]) == list(one.probabilities)[:2]
     assert json.loads(second) == {"predicted": None, "probability": None, "probabilities": {}}
 
 
 def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard, tmp_path):
     texts = ["hello, world", 'a "b"\nc', ""]
-    found = label(texts, load(folder))
+    labels = label(texts, load(folder))
     with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "review"], *([str(i), text] for i, text in enumerate(texts))])
     assert regard("-i", tmp_path / "in.csv", "--column", "review", "--model", folder)[1] == "".join(
-        map(line, found)
+        map(line, labels)
     )
     regard("-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.csv", "--model", folder)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text(encoding="utf-8"), newline="")))
     assert [row["review"] for row in rows] == texts
-    assert [row["predicted"] for row in rows] == [str(each) for each in found]
+    assert [row["predicted"] for row in rows] == [str(item) for item in labels]
     assert [row["probability"] for row in rows] == [
-        f"{each.probability:.4f}" if each else "" for each in found
+        f"{item.probability:.4f}" if item else "" for item in labels
     ]
     regard(
         "-i",
@@ -163,21 +163,21 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
     )
     first, *others = (tmp_path / "o.tsv").read_text(encoding="utf-8").splitlines()
     assert first == "id\treview\tpredicted\tprobability\tpredicted_2\tprobability_2"
-    assert [len(each.split("\t")) for each in others] == [6, 6, 6]
+    assert [len(item.split("\t")) for item in others] == [6, 6, 6]
     regard("-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.jsonl", "--model", folder)
-    records = [json.loads(each) for each in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(each["id"], each["review"], each["predicted"] or "") for each in records] == [
-        (str(i), text, str(each)) for i, (text, each) in enumerate(zip(texts, found, strict=True))
+    records = [json.loads(item) for item in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(item["id"], item["review"], item["predicted"] or "") for item in records] == [
+        (str(i), text, str(item)) for i, (text, item) in enumerate(zip(texts, labels, strict=True))
     ]
     (tmp_path / "t.tsv").write_text(
         "text\tid\nhello, world\t1\n", encoding="utf-8"
     )  # a column called text needs no name
-    assert regard("-i", tmp_path / "t.tsv", "--model", folder)[1] == line(found[0])
+    assert regard("-i", tmp_path / "t.tsv", "--model", folder)[1] == line(labels[0])
     assert regard("-i", tmp_path / "t.tsv", "--column", "1", "--header", "--model", folder)[1] == line(
-        found[0]
+        labels[0]
     )
     assert regard("-i", tmp_path / "t.tsv", "--column", "1", "--model", folder)[1] == line(
-        found[0]
+        labels[0]
     )  # as training reads it
 
 
@@ -188,9 +188,9 @@ def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
     )
     assert regard("--attention", "hello world", "--model", folder)[1] == f"{line(one)}  {shown}\n"
     assert regard("--attention", "", "--model", folder)[1] == "\n"
-    found = json.loads(regard("--attention", "--jsonl", "hello world", "--model", folder)[1])
-    assert [word for word, _ in found["attention"]] == ["hello", "world"]
-    assert [weight for _, weight in found["attention"]] == pytest.approx(looked.weights, abs=1e-6)
+    record = json.loads(regard("--attention", "--jsonl", "hello world", "--model", folder)[1])
+    assert [word for word, _ in record["attention"]] == ["hello", "world"]
+    assert [weight for _, weight in record["attention"]] == pytest.approx(looked.weights, abs=1e-6)
     monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
     assert "\x1b[38;5;196m" in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]
     assert "\x1b[2J" not in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]

@@ -77,10 +77,10 @@ def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch
             DataError, match=r"none of the 60 rows of .*/data/sst2/train\.tsv\.gz can be used"
         ):
             train.command("sst2", ["data.max_length=1"], dry_run=True)
-        said = shown()
+        output = shown()
     assert (
         f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Download it now? [y/N]"
-        in said
+        in output
     )
     assert len(server.asked) == 3 and capsys.readouterr().out == ""
     with terminal(monkeypatch, b"") as shown:
@@ -147,6 +147,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_two(monkeypatch, tmp_path, caps
     monkeypatch.setattr(sys, "argv", ["regard", "data", "get", "europarl-en-de"])
     with pytest.raises(SystemExit) as ended:
         run()
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ended.value.code == 2
-    assert said.startswith("regard: europarl-en-de cannot be fetched: ") and said.count("\n") == 1
+    assert output.startswith("regard: europarl-en-de cannot be fetched: ") and output.count("\n") == 1

@@ -60,9 +60,11 @@ def test_figures_confusion_and_calibration_are_printed(regard, model):
 
 def test_json_has_every_class_and_the_labels_go_to_a_file(regard, model, tmp_path):
     code, out, _ = regard("evaluate", model, "--json", "-o", "labels.txt", "--plot", "confusion.png")
-    found = json.loads(out)
+    record = json.loads(out)
     assert (
-        code == 0 and found["scores"]["accuracy"] == 1.0 and set(found["scores"]["classes"]) == {"yes", "no"}
+        code == 0
+        and record["scores"]["accuracy"] == 1.0
+        and set(record["scores"]["classes"]) == {"yes", "no"}
     )
     assert (tmp_path / "labels.txt").read_text(encoding="utf-8").split() == [label for _, label in ROWS]
     assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"

@@ -19,8 +19,8 @@ app.command("import")(import_.command)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     place = tmp_path_factory.mktemp("model")
-    found = make(LAYER, LAYER)
-    folder.save(place, found, found.config, found.source_tokenizer, found.target_tokenizer, {})
+    result = make(LAYER, LAYER)
+    folder.save(place, result, result.config, result.source_tokenizer, result.target_tokenizer, {})
     return place
 
 
@@ -83,7 +83,7 @@ def test_a_round_trip_through_hugging_face(model, tmp_path):
 
 
 def test_wrong_words_are_one_sentence(model, tmp_path):
-    for args, kind, said in [
+    for args, kind, output in [
         (("export", model, "--to", "tflite", "-o", tmp_path / "x"), OptionError, "'tflite'"),
         (
             ("export", model, "--to", "onnx", "--quantization", "int8", "-o", tmp_path / "x"),
@@ -98,4 +98,4 @@ def test_wrong_words_are_one_sentence(model, tmp_path):
         (("import", model, "-o", tmp_path / "x"), FolderError, "model_type null"),
     ]:
         done = run(*args)
-        assert isinstance(done.exception, kind) and said in str(done.exception), done
+        assert isinstance(done.exception, kind) and output in str(done.exception), done

@@ -50,7 +50,7 @@ def test_the_three_walks_lead_to_an_answer(monkeypatch, capfd, tmp_path):
         key: value for key, value in os.environ.items() if key != "REGARD_CACHE"
     }  # where the C++ is built already
     with ExitStack() as servers:
-        asked = []
+        prompts = []
         for train, evaluate, serve, curl in WALKS:
             name = train.split()[3]
             (tmp_path / name).write_text(FILES[name], encoding="utf-8")
@@ -60,10 +60,10 @@ def test_the_three_walks_lead_to_an_answer(monkeypatch, capfd, tmp_path):
                     f"  {line.split('#')[0].strip()}\n" in next_steps
                 )  # the page shows what training suggests
             assert SCORES[name] in command(monkeypatch, capfd, evaluate)
-            asked.append(
+            prompts.append(
                 (servers.enter_context(process(shlex.split(serve)[2], env=built)), shlex.split(curl))
             )
-        for (_, client), words in asked:
+        for (_, client), words in prompts:
             route = words[1].rpartition("/")[2]
             assert client.curl.split()[1].endswith(f"/{route}")  # the request that the server suggests
             status, answer = client.post(f"/{route}", json.loads(words[words.index("-d") + 1]))

@@ -124,13 +124,13 @@ def test_the_picture_of_a_tagger_has_its_words(folders, run, tmp_path):
 
 def test_the_picture_of_a_classifier_is_that_of_its_pooling_or_its_layers(folders, run, tmp_path):
     run("classify", "a dog", "--model", folders / "classify", "--picture", tmp_path / "x.svg")
-    found = regard.classify(["a dog", " "], load(folders / "classify"), attention=True)
-    (name,) = found[0].attention.names("pooling")
+    labels = regard.classify(["a dog", " "], load(folders / "classify"), attention=True)
+    (name,) = labels[0].attention.names("pooling")
     shown = [
         float(n) for n in re.findall(r"<title>[^<→]*: ([\d.]+)</title>", (tmp_path / "x.svg").read_text())
     ]
-    assert shown == pytest.approx(found[0].attention[name].flatten().tolist(), abs=5e-5)
-    assert found[1].attention is None and len(shown) == len("a dog") + 1
+    assert shown == pytest.approx(labels[0].attention[name].flatten().tolist(), abs=5e-5)
+    assert labels[1].attention is None and len(shown) == len("a dog") + 1
     run("classify", "a dog", "--model", folders / "layers", "--picture", tmp_path / "x.svg", "--view", "grid")
     assert (tmp_path / "x.svg").read_text(encoding="utf-8").count(">layer ") == 2
 

@@ -127,8 +127,8 @@ def test_duplicates_in_files_and_in_an_index(run, model, texts, tmp_path):
     code, _, _ = run(
         "duplicates", tmp_path / "i", "-t", 0.999, "--groups", "--json", "-o", tmp_path / "out.jsonl"
     )
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert code == 0 and [(row["group"], row["id"]) for row in found] == [
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert code == 0 and [(row["group"], row["id"]) for row in records] == [
         (1, f"{texts}:1"),
         (1, f"{texts}:3"),
     ]

@@ -31,7 +31,7 @@ SAFE = {
 def strings():
     """Every string of the package with its place; an interpolated value is its expression between two
     NULs."""
-    found = []
+    results = []
     for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         inside = {
@@ -44,10 +44,10 @@ def strings():
                     part.value if isinstance(part, ast.Constant) else f"\0{ast.unparse(part.value)}\0"
                     for part in node.values
                 ]
-                found.append((place, "".join(parts)))
+                results.append((place, "".join(parts)))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-                found.append((place, node.value))
-    return found
+                results.append((place, node.value))
+    return results
 
 
 def suggested(text):
@@ -107,7 +107,7 @@ def test_a_suggested_command_parses(place, command):
         pytest.fail(f"{place}: `{command}`: {error}")
 
 
-HELP = [(name, line) for name, each in GROUP.commands.items() for line in suggested(each.help or "")]
+HELP = [(name, line) for name, command in GROUP.commands.items() for line in suggested(command.help or "")]
 
 
 @pytest.mark.parametrize(("name", "line"), HELP, ids=[f"{name}-{i}" for i, (name, _) in enumerate(HELP)])

@@ -101,10 +101,10 @@ def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
 
 def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) -> None:
     model, text = load(folder), "Yesterday Ada  Lee (of Ulm) left."
-    found, words, empty = tag([text, ["Ada", "Lee", "saw", "Ulm"], ""], model)
+    tagged, words, empty = tag([text, ["Ada", "Lee", "saw", "Ulm"], ""], model)
     assert (
-        found == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)]
-        and text[10:18] == found[0].text
+        tagged == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)]
+        and text[10:18] == tagged[0].text
     )
     assert words == [Entity("Ada Lee", "PER", 0, 2), Entity("Ulm", "LOC", 3, 4)] and words.tags == [
         "B-PER",
@@ -113,7 +113,7 @@ def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) 
         "B-LOC",
     ]
     assert (
-        f"{found}\n" == regard(text, "--model", folder)[1]
+        f"{tagged}\n" == regard(text, "--model", folder)[1]
         and str(words) == "[PER Ada Lee] saw [LOC Ulm]"
         and empty == []
     )
@@ -176,8 +176,8 @@ def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(
     folder: Path, regard: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 7, "text": "to Ulm"}\n', encoding="utf-8")
-    found = json.loads(regard("-i", tmp_path / "a.jsonl", "--json", "--model", folder)[1])
-    assert found == {
+    record = json.loads(regard("-i", tmp_path / "a.jsonl", "--json", "--model", folder)[1])
+    assert record == {
         "id": 7,
         "text": "to Ulm",
         "spans": [{"start": 3, "end": 6, "type": "LOC", "text": "Ulm"}],
@@ -186,10 +186,10 @@ def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(
 
 def test_conll_as_json_has_words_and_tags(folder: Path, regard: Run, tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("to\nUlm\n", encoding="utf-8")
-    found = json.loads(regard("-i", tmp_path / "a.conll", "--json", "--model", folder)[1])
-    assert found["words"] == ["to", "Ulm"]
-    assert found["tags"] == ["O", "B-LOC"]
-    assert found["spans"] == [{"start": 1, "end": 2, "type": "LOC", "text": "Ulm"}]
+    record = json.loads(regard("-i", tmp_path / "a.conll", "--json", "--model", folder)[1])
+    assert record["words"] == ["to", "Ulm"]
+    assert record["tags"] == ["O", "B-LOC"]
+    assert record["spans"] == [{"start": 1, "end": 2, "type": "LOC", "text": "Ulm"}]
 
 
 def test_spaced_text_is_split_at_spaces_only(folder: Path, regard: Run) -> None:
@@ -220,13 +220,13 @@ def test_an_interrupted_job_resumes_between_sentences(
         return real(self, chunk)
 
     monkeypatch.setattr(TagJob, "__call__", stopping)
-    code, _, said = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
+    code, _, output = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
     assert code == 130
-    assert "stopped after 12 lines, which are kept" in said
+    assert "stopped after 12 lines, which are kept" in output
     assert not (tmp_path / "out.conll").exists()
     monkeypatch.setattr(TagJob, "__call__", real)
-    _, _, said = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
-    assert "resuming after 12 lines" in said
+    _, _, output = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
+    assert "resuming after 12 lines" in output
     assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()
 
 
@@ -236,7 +236,7 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
 
 
 @pytest.mark.parametrize(
-    ("given", "args", "kind", "said"),
+    ("given", "args", "kind", "message"),
     [
         (
             "a\tO\nb\n",
@@ -266,10 +266,10 @@ def test_invalid_input_is_one_sentence(
     given: str,
     args: tuple[Any, ...],
     kind: type[RegardError],
-    said: str,
+    message: str,
 ) -> None:
     (tmp_path / "a.txt").write_text(given, encoding="utf-8")
-    with pytest.raises(kind, match=said) as error:
+    with pytest.raises(kind, match=message) as error:
         regard("-i", tmp_path / "a.txt", *args, "--model", folder)
     assert "\n" not in str(error.value)
 

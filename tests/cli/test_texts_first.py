@@ -19,15 +19,15 @@ from tests.serving.test_text_services import tagger
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    found = tmp_path_factory.mktemp("models")
+    folder = tmp_path_factory.mktemp("models")
     for name, write in (
         ("translate", model_folders.translator), ("align", model_folders.translator),
         ("generate", model_folders.language_model), ("classify", model_folders.classifier), ("tag", tagger),
     ):  # fmt: skip
-        write(found / name)
+        write(folder / name)
     model = embedder()
-    save(found / "embed", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    return found
+    save(folder / "embed", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    return folder
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_two_texts_are_aligned_as_lines_of_two_files_are(place, run, tmp_path):
     (tmp_path / "a").write_text("a b\nb\n", encoding="utf-8")
     (tmp_path / "b").write_text("c d e\nf\n", encoding="utf-8")
     links = package.align(["a b", "b"], ["c d e", "f"], place / "align")
-    lines = ["".join(f"{s}-{t} " for s, t in sorted(each)).strip() for each in links]
+    lines = ["".join(f"{s}-{t} " for s, t in sorted(link)).strip() for link in links]
     assert run("align", "a b", "c d e", "-m", place / "align")[1].splitlines() == lines[:1]
     assert run("align", "-i", tmp_path / "a", tmp_path / "b", "-m", place / "align")[1].splitlines() == lines
     for given, says in (("a b", "got 1"), ("-i", "got 1")):
@@ -157,7 +157,9 @@ def test_several_prompts_lines_of_a_file_and_a_file_to_write_to(place, run, tmp_
     ]
     assert run("generate", "Tom", "Bob", "-o", tmp_path / "o.jsonl", *more)[0] == 0
     records = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(each["prompt"], each["text"]) for each in records] == [(p.prompt, str(p)) for p in expected]
+    assert [(record["prompt"], record["text"]) for record in records] == [
+        (p.prompt, str(p)) for p in expected
+    ]
     alone = [package.generate(text, model, beam=2, limits=Limits(max_length=9)) for text in ("Tom", "Bob")]
     assert run("generate", "Tom", "Bob", "--beam", "2", *more)[1].splitlines() == [
         f"{p.prompt}{p}" for p in alone
@@ -169,9 +171,9 @@ def test_vectors_are_those_of_the_python_call_in_every_form(place, run, tmp_path
     expected = package.embed(lines, place / "embed")
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     assert run("embed", "-i", tmp_path / "in.txt", *more, "-o", tmp_path / "v.npy")[0] == 0
-    found = np.load(tmp_path / "v.npy")
-    assert found.dtype == np.float32 and found.shape == expected.shape
-    np.testing.assert_array_equal(found, expected)
+    arrays = np.load(tmp_path / "v.npy")
+    assert arrays.dtype == np.float32 and arrays.shape == expected.shape
+    np.testing.assert_array_equal(arrays, expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "v.npy"]
     table = [
         [float(cell) for cell in line.split("\t")] for line in run("embed", *TEXTS[:2], *more)[1].splitlines()

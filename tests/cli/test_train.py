@@ -152,8 +152,8 @@ def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     assert code == 0, err
     assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +test +\d+:\d\d +\d\.\de\+\d+", out), out
     assert re.search(r"run +state +step +validation loss +score +of", out), out
-    found = json.loads(regard("runs", trained[0], "--json")[1])
-    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in found] == [
+    record = json.loads(regard("runs", trained[0], "--json")[1])
+    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in record] == [
         ("small", "finished", 20, "test")
     ]
     fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
@@ -196,9 +196,9 @@ def test_evaluate_scores_the_models_own_test_set_and_saves_translations(regard, 
 
 
 def test_evaluate_gives_the_score_that_training_gave(regard, trained):
-    found = json.loads(regard("evaluate", trained[0] / "model", "--json")[1])
+    record = json.loads(regard("evaluate", trained[0] / "model", "--json")[1])
     report = json.loads((trained[0] / "report.json").read_text(encoding="utf-8"))
-    assert found["scores"]["13a"]["bleu"] == pytest.approx(report["scores"]["test"]["bleu"], abs=1e-9)
+    assert record["scores"]["13a"]["bleu"] == pytest.approx(report["scores"]["test"]["bleu"], abs=1e-9)
 
 
 def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained, tmp_path):
@@ -255,9 +255,9 @@ training: {steps: 12, validate_every: 6, save_every: 6, smoothing: 0.0}
     assert code == 0, err
     assert "bits per character" in out
     assert "perplexity per word" in out
-    found = json.loads(regard("evaluate", "runs/letters", "--json")[1])["scores"]
-    assert found["tokens"] == found["characters"] == len(text)
-    assert found["bits_per_character"] == pytest.approx(found["nll"] / len(text) / 0.6931471805599453)
+    record = json.loads(regard("evaluate", "runs/letters", "--json")[1])["scores"]
+    assert record["tokens"] == record["characters"] == len(text)
+    assert record["bits_per_character"] == pytest.approx(record["nll"] / len(text) / 0.6931471805599453)
     fails(regard, ("language model", "beam"), "evaluate", "runs/letters", "--beam", "3")
     assert re.search(r"letters +finished +12 .*perplexity", regard("runs")[1])
 

@@ -119,15 +119,15 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
 
 
 def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regard, tmp_path):
-    found = json.loads(
+    record = json.loads(
         regard("hello world", "--json", "--beam", "3", "--nbest", "2", "--align", "--model", folder)[1]
     )
-    assert found["source"] == "hello world"
-    assert [each["text"] for each in found["nbest"]] == [
+    assert record["source"] == "hello world"
+    assert [item["text"] for item in record["nbest"]] == [
         h.text for h in search(["hello world"], load(folder), beam=3, nbest=2)[0].hypotheses
     ]
     text, links = regard("hello world", "--align", "--model", folder)[1].rstrip("\n").split("\t")
-    assert links == found["alignment"]
+    assert links == record["alignment"]
     regard("hello world", "-o", tmp_path / "o", "--align-to", tmp_path / "o.align", "--model", folder)
     assert (tmp_path / "o.align").read_text(encoding="utf-8") == f"{links}\n"
     shown = regard("hello world", "--show", "--model", folder)[1].splitlines()
@@ -209,11 +209,11 @@ def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, 
     lines = ["x" * 100_000, "b", "I see. " * 14_000 + "\0\x1b\u2028\x85"]
     (tmp_path / "long.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     code, out, _ = regard("-i", tmp_path / "long.txt", "--max-length", "5", "--model", folder)
-    found = out.split("\n")
+    result = out.split("\n")
     (sentence,) = search(["I see."], load(folder), limits=Limits(max_length=5))
-    assert (code, len(found), found[3]) == (0, 4, "")
-    assert len(found[0]) > 2_500  # at least 40 characters became one
-    assert found[2].startswith(" ".join([sentence] * 14_000))
+    assert (code, len(result), result[3]) == (0, 4, "")
+    assert len(result[0]) > 2_500  # at least 40 characters became one
+    assert result[2].startswith(" ".join([sentence] * 14_000))
 
 
 def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, corpus, tmp_path):

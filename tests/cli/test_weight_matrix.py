@@ -74,9 +74,9 @@ def test_colour_is_added_around_the_same_shades():
 def test_stronger_weights_are_never_lighter():
     shades = " ░▒▓█"
     row = render(torch.linspace(0, 1, 101)[None], ["x"] * 101, ["y"], color=False, width=300).splitlines()[-1]
-    found = [shades.index(c) for c in row.removeprefix("y ").ljust(202)[::2]]
-    assert found == sorted(found) and set(found) == set(range(5))
-    assert found[9] == 0 and found[11] == 1
+    result = [shades.index(c) for c in row.removeprefix("y ").ljust(202)[::2]]
+    assert result == sorted(result) and set(result) == set(range(5))
+    assert result[9] == 0 and result[11] == 1
 
 
 class Terminal(io.StringIO):

@@ -373,5 +373,5 @@ def test_a_row_that_fits_only_as_it_is_counts_so(prepared):
     widest = max(
         max(b.source.shape[1], b.target.shape[1]) for b in Batches(prepared, tokens=400, seed=1).once()
     )
-    found = list(Batches(prepared, tokens=widest, seed=1, multiple=2 * widest).once())
-    assert sum(map(len, found)) == prepared.rows
+    result = list(Batches(prepared, tokens=widest, seed=1, multiple=2 * widest).once())
+    assert sum(map(len, result)) == prepared.rows

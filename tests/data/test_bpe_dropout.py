@@ -25,8 +25,8 @@ def corpus():
 
 
 def words_of(tokenizer, texts):
-    found = CachedEncoder(tokenizer).encode(texts)
-    return found.tokens, found.pieces
+    encoded = CachedEncoder(tokenizer).encode(texts)
+    return encoded.tokens, encoded.pieces
 
 
 def drawn(tokenizer, texts, rate, count=1, seed=0):
@@ -41,16 +41,16 @@ def tokenizer(request):
 
 def test_rate_0_is_the_plain_encoding(tokenizer):
     tokens, pieces = words_of(tokenizer, corpus())
-    for found, lengths in drawn(tokenizer, corpus(), 0.0, 3):
-        assert np.array_equal(found, tokens)
+    for result, lengths in drawn(tokenizer, corpus(), 0.0, 3):
+        assert np.array_equal(result, tokens)
         assert np.array_equal(lengths, pieces)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
 def test_the_text_is_the_same_at_any_rate(tokenizer, rate):
     for text in corpus()[:50]:
-        for found, _ in drawn(tokenizer, [text], rate, 4, seed=5):
-            assert tokenizer.decode(found) == text
+        for result, _ in drawn(tokenizer, [text], rate, 4, seed=5):
+            assert tokenizer.decode(result) == text
 
 
 def test_more_dropout_gives_more_tokens(tokenizer):
@@ -68,11 +68,11 @@ def test_a_seed_decides_everything(tokenizer):
 
 
 def hand_made(merges):
-    """A tokenizer of the letters a, b, c and given merges."""
-    found = json.loads(Tokenizer.train(["abc"], "bpe", 9).text)
+    """A tokenizer of the characters a, b, c with the given merges."""
+    record = json.loads(Tokenizer.train(["abc"], "bpe", 9).text)
     pieces = [*SPECIALS, " ", "a", "b", "c", *("".join(pair) for pair in merges)]
-    found["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": merges}
-    return Tokenizer(json.dumps(found))
+    record["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": merges}
+    return Tokenizer(json.dumps(record))
 
 
 def test_each_merge_is_dropped_with_the_given_probability():
@@ -84,8 +84,8 @@ def test_each_merge_is_dropped_with_the_given_probability():
     p, trials = 0.3, 4000
     seen = Counter()
     for seed in range(trials // 20):
-        for found, _ in drawn(tokenizer, ["ab"], p, 20, seed):
-            seen[tuple(tokenizer.tokens(found))] += 1
+        for result, _ in drawn(tokenizer, ["ab"], p, 20, seed):
+            seen[tuple(tokenizer.tokens(result))] += 1
     # Each call draws a pool of 20 and picks 20 of it: the counts are somewhat more spread than independent
     # ones.
     expected = {("▁", "a", "b"): p, ("▁", "ab"): (1 - p) * p, ("▁ab",): (1 - p) ** 2}
@@ -100,8 +100,8 @@ def test_the_first_learned_of_the_remaining_merges_is_applied():
     p, trials = 0.4, 4000
     seen = Counter()
     for seed in range(trials // 20):
-        for found, _ in drawn(tokenizer, ["abc"], p, 20, seed):
-            seen[tuple(tokenizer.tokens(found))] += 1
+        for result, _ in drawn(tokenizer, ["abc"], p, 20, seed):
+            seen[tuple(tokenizer.tokens(result))] += 1
     expected = {("▁", "ab", "c"): 1 - p, ("▁", "a", "bc"): p * (1 - p), ("▁", "a", "b", "c"): p * p}
     for pieces, share in expected.items():
         assert abs(seen[pieces] / trials - share) < 6 * (2 * share * (1 - share) / trials) ** 0.5
@@ -116,8 +116,8 @@ def test_unknown_characters_stay_unknown():
 
 def test_a_word_without_end_stays_as_it_is():
     tokenizer = hand_made([["a", "b"]])
-    found, _ = drawn(tokenizer, ["ab" * 1000], 0.5)[0]
-    assert found.tolist() == tokenizer.encode("ab" * 1000)
+    result, _ = drawn(tokenizer, ["ab" * 1000], 0.5)[0]
+    assert result.tolist() == tokenizer.encode("ab" * 1000)
 
 
 def test_other_kinds_and_rates_are_refused():

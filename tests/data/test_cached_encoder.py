@@ -29,8 +29,8 @@ def encoders():
     }
 
 
-def split(found):
-    return [part.tolist() for part in np.split(found.tokens, np.cumsum(found.lengths)[:-1])]
+def split(result):
+    return [part.tolist() for part in np.split(result.tokens, np.cumsum(result.lengths)[:-1])]
 
 
 @pytest.mark.parametrize("lower", [False, True])
@@ -52,13 +52,15 @@ def test_it_encodes_as_the_tokenizer_does(encoders, kind, lower, drawn):
 def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
     encoder = encoders[kind, False]
     drawn = texts()
-    found = encoder.encode(drawn)
-    assert found.pieces.sum() == len(found.tokens)
+    encoded = encoder.encode(drawn)
+    assert encoded.pieces.sum() == len(encoded.tokens)
     expected = [
         np.unique(pieces, return_counts=True)[1].tolist()
         for _, pieces in encoder.tokenizer.encode_pieces(drawn)
     ]
-    assert [part.tolist() for part in np.split(found.pieces, np.cumsum(found.piece_counts)[:-1])] == expected
+    assert [
+        part.tolist() for part in np.split(encoded.pieces, np.cumsum(encoded.piece_counts)[:-1])
+    ] == expected
 
 
 def test_a_full_cache_is_emptied_and_results_stay_the_same(encoders, monkeypatch):
@@ -74,12 +76,12 @@ def test_rows_that_are_not_kept_are_gone(encoders):
     drawn = texts(50)
     keep = np.arange(50) % 3 == 1
     encoder = encoders["byte-bpe", False]
-    found, expected = (
+    encoded, expected = (
         encoder.encode(drawn).select(keep),
         encoder.encode([text for text, kept in zip(drawn, keep, strict=True) if kept]),
     )
     for name in ("tokens", "lengths", "pieces", "piece_counts"):
-        assert np.array_equal(getattr(found, name), getattr(expected, name))
+        assert np.array_equal(getattr(encoded, name), getattr(expected, name))
 
 
 def test_ragged_and_sums():

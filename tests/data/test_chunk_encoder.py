@@ -15,23 +15,23 @@ def tokenizer():
 
 
 def test_rows_that_are_too_long_or_too_unequal_are_counted(tokenizer):
-    found = ChunkEncoder([tokenizer] * 2, EncodingSettings(max_length=6, max_ratio=2.0)).run(COLUMNS, 0)
-    assert found.keep.tolist() == [True, False, False, True]
-    assert found.counts == {
+    result = ChunkEncoder([tokenizer] * 2, EncodingSettings(max_length=6, max_ratio=2.0)).run(COLUMNS, 0)
+    assert result.keep.tolist() == [True, False, False, True]
+    assert result.counts == {
         "long": 1,
         "ratio": 1,
         "unknown": 1,
         "source_tokens": 1 + 2 + 2,
         "target_tokens": 2 + 1 + 2,
     }
-    (source, lengths), (target, _) = (side[0] for side in found.sides)
+    (source, lengths), (target, _) = (side[0] for side in result.sides)
     assert lengths.tolist() == [1, 2] and source.tolist()[-1] == UNK
     assert tokenizer.decode(target) == "a a b"
 
 
 def test_a_text_is_not_thinned_out(tokenizer):
-    found = ChunkEncoder([tokenizer], EncodingSettings(max_length=1)).run(COLUMNS[:1], 0)
-    assert found.keep.all() and "source_tokens" not in found.counts
+    result = ChunkEncoder([tokenizer], EncodingSettings(max_length=1)).run(COLUMNS[:1], 0)
+    assert result.keep.all() and "source_tokens" not in result.counts
 
 
 def test_the_number_and_the_seed_decide_what_is_drawn_and_the_past_does_not():

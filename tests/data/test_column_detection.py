@@ -68,7 +68,7 @@ def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending,
         ("{text},{label}", (1, 2)),
     ],
 )
-def test_text_and_label_are_told_apart_by_their_cells(tmp_path, line, columns):
+def test_text_and_label_columns_are_detected_from_their_cells(tmp_path, line, columns):
     body = "".join(
         line.format(label="ab"[i % 2], text=f'"{text}"', i=i) + "\n" for i, text in enumerate(TEXTS)
     )
@@ -122,11 +122,11 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
         {"kind": "word"},
         "classify",
     )
-    said = "\n".join(corpus.warnings)
-    assert "1 label has one row to train on (c); add rows" in said
+    output = "\n".join(corpus.warnings)
+    assert "1 label has one row to train on (c); add rows" in output
     assert (
-        "training rows for 3 labels are few: below about 100 each" in said
-        and "validation rows are few" in said
+        "training rows for 3 labels are few: below about 100 each" in output
+        and "validation rows are few" in output
     )
     assert corpus.notes == [
         "a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"

@@ -68,7 +68,7 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "a\tO\nb\n",
@@ -88,9 +88,9 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_one_sentence_with_its_line_and_column(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         list(Conll(written(tmp_path, text)))
     assert "\n" not in str(error.value)
 
@@ -112,7 +112,7 @@ def test_bytes_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
 def test_malformed_gold_is_repaired_as_conlleval_does_when_told_to(tmp_path: Path) -> None:
     path = written(tmp_path, "a\tI-X\nb\tI-Y\nc\tB-Y\n\nd\tO\ne\tI-X\n")
     broken = Conll(path)
-    assert [said.split(" of ")[0] for said in broken.problems()] == [
+    assert [output.split(" of ")[0] for output in broken.problems()] == [
         "line 1, column 2",
         "line 2, column 2",
         "line 6, column 2",
@@ -120,7 +120,7 @@ def test_malformed_gold_is_repaired_as_conlleval_does_when_told_to(tmp_path: Pat
     assert list(Conll(path, repair=True)) == [("a b c", "B-X B-Y B-Y"), ("d e", "O B-X")]
 
 
-def test_what_is_no_tag_is_not_repaired(tmp_path: Path) -> None:
+def test_an_invalid_tag_is_not_repaired(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2, column 2 .* 'PER' is not a tag"):
         list(Conll(written(tmp_path, "a\tB-X\nb\tPER\n"), repair=True))
 
@@ -142,8 +142,8 @@ def test_sentences_are_written_as_they_were_with_one_more_column() -> None:
 
 
 def test_words_alone_need_no_tags() -> None:
-    found = list(Parser("text", tag=None).sentences(iter(["# a comment", "#tag", "b", "", "c"])))
-    assert [sentence.words() for sentence in found] == [["#tag", "b"], ["c"]]
+    result = list(Parser("text", tag=None).sentences(iter(["# a comment", "#tag", "b", "", "c"])))
+    assert [sentence.words() for sentence in result] == [["#tag", "b"], ["c"]]
 
 
 @pytest.mark.parametrize(

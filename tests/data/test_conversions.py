@@ -90,26 +90,36 @@ def test_packing_gives_the_same_bytes_every_time():
     assert lzma.decompress(pack(b"x\n", ".xz")) == b"x\n"
 
 
-@pytest.mark.parametrize("name", corpora.names())
+def is_downloaded(name):
+    known = corpora.find(name)
+    return not (known.by_hand or known._facts.get("bundled"))
+
+
+@pytest.mark.parametrize("name", [name for name in corpora.names() if not is_downloaded(name)])
+def test_bundled_corpora_and_those_made_by_hand_have_no_downloads(name):
+    assert not corpora.find(name).downloads
+
+
+@pytest.mark.parametrize("name", [name for name in corpora.names() if is_downloaded(name)])
 def test_the_manifest_makes_every_file_by_steps_that_exist(name):
     known = corpora.find(name)
-    if known.by_hand or known._facts.get("bundled"):
-        assert not known.downloads
-        return
-    made = [file for each in known.downloads for file in each.makes]
+    made = [file for download in known.downloads for file in download.makes]
     assert sorted(made) == sorted(known._facts["files"])
     assert {
-        step.partition(" ")[0] for each in known.downloads for steps in each.makes.values() for step in steps
+        step.partition(" ")[0]
+        for download in known.downloads
+        for steps in download.makes.values()
+        for step in steps
     } <= set(STEPS)
     assert f"github.com/{known.repository}" in known.source
     assert (
         len(known.commit) == 40
         and known._get["verified"]
-        and all(len(each.sha256) == 64 for each in known.downloads)
+        and all(len(download.sha256) == 64 for download in known.downloads)
     )
-    for each in known.downloads:
-        for file, steps in each.makes.items():
-            assert steps or each.sha256 == known.file(file)["text"]
+    for download in known.downloads:
+        for file, steps in download.makes.items():
+            assert steps or download.sha256 == known.file(file)["text"]
 
 
 def text(name, file):
@@ -142,20 +152,20 @@ def test_our_file_turned_back_is_the_pinned_download_and_is_made_from_it(real_da
         pytest.skip(f"no {name} in REGARD_DATA")
     ours = text(name, file)
     source = BACK[name, file](ours)
-    each = next(each for each in corpora.find(name).downloads if file in each.makes)
-    assert (sha256(source), len(source)) == (each.sha256, each.bytes)
-    assert convert(source, each.makes[file]) == ours
+    download = next(download for download in corpora.find(name).downloads if file in download.makes)
+    assert (sha256(source), len(source)) == (download.sha256, download.bytes)
+    assert convert(source, download.makes[file]) == ours
 
 
 def test_newstest2014_is_put_into_the_order_of_the_english_side(real_data):
     known = corpora.find("wmt-newstest")
-    each = next(each for each in known.downloads if "newstest2014.en-fr.fr" in each.makes)
-    (step,) = each.makes["newstest2014.en-fr.fr"]
+    download = next(download for download in known.downloads if "newstest2014.en-fr.fr" in download.makes)
+    (step,) = download.makes["newstest2014.en-fr.fr"]
     order, ours = (
         positions(step.partition(" ")[2]),
         text("wmt-newstest", "newstest2014.en-fr.fr").split(b"\n")[:-1],
     )
     assert sorted(order) == list(range(3003))
     source = b"".join(line + b"\n" for _, line in sorted(zip(order, ours, strict=True)))
-    assert sha256(source) == each.sha256
+    assert sha256(source) == download.sha256
     assert convert(source, [step]) == b"".join(line + b"\n" for line in ours)

@@ -54,13 +54,13 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
     assert "github.com/" in known.source or name == "tatoeba-sample"
     for facts in known._facts["files"].values():
         assert len(facts["text"]) == len(facts["packed"]) == 64
-    for each in known._facts["sets"]:
+    for item in known._facts["sets"]:
         files = (
-            each["files"].values()
-            if "files" in each
-            else [each[key] for key in ("table", "text", "csv") if key in each]
+            item["files"].values()
+            if "files" in item
+            else [item[key] for key in ("table", "text", "csv") if key in item]
         )
-        files = [*files, *(part["file"] for part in each.get("conll", []))]
+        files = [*files, *(part["file"] for part in item.get("conll", []))]
         assert files
         assert set(files) <= set(known._facts["files"])
     assert set(known.roles.values()) <= set(known.splits)
@@ -152,7 +152,7 @@ def test_a_file_that_is_packed_otherwise_is_the_same_text(copied):
     assert known.present() and sum(1 for _ in known.rows("test")) == 4358
 
 
-def test_missing_and_changed_files_are_told(copied):
+def test_missing_and_changed_files_are_reported(copied):
     (copied / "test.txt.xz").unlink()
     (copied / "valid.txt.xz").write_bytes(lzma.compress(b"something else\n"))
     known = corpora.find("wikitext-2")

@@ -191,14 +191,14 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_leaves_nothing(data, tokenizer, task, says, cache):
+def test_impossible_options_are_one_sentence_and_leave_no_files(data, tokenizer, task, says, cache):
     with pytest.raises((DataError, OptionError), match=says) as caught:
         load(data, tokenizer, task)
     assert "\n" not in str(caught.value)
     assert not list(cache.rglob("*.npy")) and not list(cache.rglob("tokenizer.json"))
 
 
-def test_a_file_that_is_not_the_manifests_is_told(real_data, tmp_path, monkeypatch):
+def test_a_file_that_differs_from_the_manifest_is_reported(real_data, tmp_path, monkeypatch):
     folder = tmp_path / "data" / "tiny-shakespeare"
     folder.mkdir(parents=True)
     (folder / "input.txt").write_text("To be,\nor not to be.\n" * 40, encoding="utf-8")

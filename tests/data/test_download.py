@@ -68,17 +68,17 @@ def test_a_corpus_is_fetched_converted_and_checked(server, tmp_path, capsys):
     assert known.present() and {finding.state for finding in known.check()} == {"same text"}
     assert left(tmp_path) == []
     assert "/owner/name/c0ffee/raw/a%20b.txt" in server.asked
-    said = capsys.readouterr().err
-    assert "0.2 MB from github.com/owner/name" in said and "licence: CC BY 4.0; cite Nobody 1999" in said
+    output = capsys.readouterr().err
+    assert "0.2 MB from github.com/owner/name" in output and "licence: CC BY 4.0; cite Nobody 1999" in output
 
 
-def test_what_is_here_is_not_fetched_again_and_only_what_is_missing_is(server):
+def test_only_missing_files_are_downloaded(server):
     folder = download.get("made-up")
-    asked = len(server.asked)
-    assert download.get("made-up") == folder and len(server.asked) == asked
+    request_count = len(server.asked)
+    assert download.get("made-up") == folder and len(server.asked) == request_count
     (folder / "b.txt.gz").unlink()
     download.get("made-up")
-    assert server.asked[asked:] == ["/owner/name/c0ffee/b.txt"]
+    assert server.asked[request_count:] == ["/owner/name/c0ffee/b.txt"]
 
 
 def test_a_file_of_the_users_is_never_replaced(server, tmp_path):
@@ -99,7 +99,7 @@ def test_a_cut_connection_is_resumed_from_where_it_ended(server):
     assert gzip.decompress((folder / "a.txt.gz").read_bytes()) == TEXT
 
 
-def test_a_failed_download_is_kept_and_the_next_call_goes_on(server, tmp_path):
+def test_a_failed_download_is_kept_and_the_next_call_resumes_it(server, tmp_path):
     server.faults = [("cut", 70_000)] + [500] * download.TRIES
     with pytest.raises(
         DataError, match=r"a%20b.txt cannot be fetched: the server answers 500 .*; the same command continues"
@@ -107,9 +107,9 @@ def test_a_failed_download_is_kept_and_the_next_call_goes_on(server, tmp_path):
         download.get("made-up")
     assert not (tmp_path / "data" / "made-up").exists()
     assert [path.stat().st_size for path in parts(tmp_path)] == [70_000]
-    asked = len(server.ranges)
+    request_count = len(server.ranges)
     download.get("made-up")
-    assert server.ranges[asked] == "bytes=70000-" and left(tmp_path) == []
+    assert server.ranges[request_count] == "bytes=70000-" and left(tmp_path) == []
 
 
 def test_ctrl_c_loses_nothing(server, tmp_path):
@@ -216,7 +216,7 @@ def test_a_full_disk_is_one_sentence(server, tmp_path):
         download.get("made-up")
 
 
-def test_too_little_room_is_told_before_anything_is_fetched(server, monkeypatch):
+def test_too_little_disk_space_is_reported_before_any_download(server, monkeypatch):
     facts = entry(FILES, SOURCES)
     facts["files"]["a.txt"]["bytes"] = 1 << 60
     monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": facts})
@@ -257,10 +257,10 @@ def test_https_goes_through_the_proxy_and_no_proxy_is_respected(server, monkeypa
         download.get("made-up")
     assert set(server.asked) == {"CONNECT mirror.invalid:443"}
     monkeypatch.setenv("NO_PROXY", "mirror.invalid")
-    asked = len(server.asked)
+    request_count = len(server.asked)
     with pytest.raises(DataError, match="cannot be fetched"):
         download.get("made-up")
-    assert len(server.asked) == asked
+    assert len(server.asked) == request_count
 
 
 def test_two_at_once_fetch_it_once(server):

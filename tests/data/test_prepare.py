@@ -42,21 +42,21 @@ def pairs(tmp_path):
 
 
 def test_every_row_is_its_tokens_and_the_end(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer)
-    assert found.rows == len(found) == 300
+    prepared = prepare(pairs, tokenizer, tokenizer)
+    assert prepared.rows == len(prepared) == 300
     for i, (source, target) in enumerate(pairs):
-        assert found.source(i).tolist() == [*tokenizer.encode(source), EOS]
-        assert found.target(i).tolist() == [*tokenizer.encode(target), EOS]
-        assert found.source_lengths[i] == len(found.source(i)) and found.target_lengths[i] == len(
-            found.target(i)
+        assert prepared.source(i).tolist() == [*tokenizer.encode(source), EOS]
+        assert prepared.target(i).tolist() == [*tokenizer.encode(target), EOS]
+        assert prepared.source_lengths[i] == len(prepared.source(i)) and prepared.target_lengths[i] == len(
+            prepared.target(i)
         )
-    assert found.source(0).dtype == np.uint16
-    assert found.report.source_tokens == found.source_lengths.sum()
+    assert prepared.source(0).dtype == np.uint16
+    assert prepared.report.source_tokens == prepared.source_lengths.sum()
 
 
 def test_tokens_are_mapped_not_loaded(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer)
-    tokens = found.arrays("target")[0]
+    prepared = prepare(pairs, tokenizer, tokenizer)
+    tokens = prepared.arrays("target")[0]
     assert tokens.base is not None and not tokens.flags.owndata
 
 
@@ -67,10 +67,10 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
         b"the cat sees a dog and runs home now\tgo", b"a " * 300 + b"\t" + b"a " * 300,
     ]  # fmt: skip
     (tmp_path / "a.tsv").write_bytes(b"\n".join(rows) + b"\n")
-    found = prepare(
+    prepared = prepare(
         Table(tmp_path / "a.tsv"), tokenizer, tokenizer, EncodingSettings(max_length=100, max_ratio=3.0)
     )
-    report = found.report
+    report = prepared.report
     assert (report.read, report.kept) == (9, 2)
     assert (report.empty, report.bad_utf8, report.missing, report.long_line, report.long, report.ratio) == (
         2,
@@ -80,7 +80,7 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
         1,
         1,
     )
-    assert found.lines.tolist() == [0, 5]
+    assert prepared.lines.tolist() == [0, 5]
     assert (
         "2 of 9 rows" in str(report) and "2 empty on a side" in str(report) and "1 not UTF-8" in str(report)
     )
@@ -102,26 +102,26 @@ def test_sides_of_different_length_leave_nothing_behind(tmp_path, pairs, tokeniz
 
 
 def test_a_limit_takes_the_first_rows(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=17))
-    assert found.rows == 17 and found.report.read == 17
-    assert tokenizer.decode(found.source(16)) == list(pairs)[16][0]
+    prepared = prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=17))
+    assert prepared.rows == 17 and prepared.report.read == 17
+    assert tokenizer.decode(prepared.source(16)) == list(pairs)[16][0]
 
 
 def test_the_text_of_a_language_model_keeps_its_empty_lines(tmp_path, tokenizer):
     (tmp_path / "a").write_text("the cat\n\na dog\n", encoding="utf-8")
-    found = prepare(Text(tmp_path / "a"), None, tokenizer, EncodingSettings(max_length=1))
-    assert [tokenizer.decode(found.target(i)) for i in range(3)] == ["the cat", "", "a dog"]
-    assert found.target(1).tolist() == [EOS]
+    prepared = prepare(Text(tmp_path / "a"), None, tokenizer, EncodingSettings(max_length=1))
+    assert [tokenizer.decode(prepared.target(i)) for i in range(3)] == ["the cat", "", "a dog"]
+    assert prepared.target(1).tolist() == [EOS]
     with pytest.raises(DataError, match="no source side"):
-        found.source(0)
+        prepared.source(0)
 
 
 def test_the_text_of_a_character_model_is_itself(tmp_path):
     text = "To be,\nor not\n\nto be.\n"
     (tmp_path / "a").write_text(text, encoding="utf-8")
     tokenizer = Tokenizer.train(text.splitlines(), "character", 40)
-    found = prepare(Text(tmp_path / "a"), None, tokenizer)
-    assert tokenizer.decode(found.arrays("target")[0]) == text
+    prepared = prepare(Text(tmp_path / "a"), None, tokenizer)
+    assert tokenizer.decode(prepared.arrays("target")[0]) == text
 
 
 def test_the_same_question_is_answered_from_the_cache(pairs, tokenizer):
@@ -155,25 +155,25 @@ def test_where_nothing_is_drawn_the_seed_is_no_question(pairs, tokenizer):
 
 
 def test_variants_differ_in_pieces_and_not_in_text(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.3, variants=3, seed=1))
-    assert found.variants == 3
+    prepared = prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.3, variants=3, seed=1))
+    assert prepared.variants == 3
     for i, (source, target) in enumerate(pairs):
-        assert {tokenizer.decode(found.source(i, v)) for v in range(3)} == {source}
-        assert {tokenizer.decode(found.target(i, v)) for v in range(3)} == {target}
-        assert all(found.target(i, v)[-1] == EOS for v in range(3))
-    assert len({found.arrays("source", v)[0].tobytes() for v in range(3)}) == 3
+        assert {tokenizer.decode(prepared.source(i, v)) for v in range(3)} == {source}
+        assert {tokenizer.decode(prepared.target(i, v)) for v in range(3)} == {target}
+        assert all(prepared.target(i, v)[-1] == EOS for v in range(3))
+    assert len({prepared.arrays("source", v)[0].tobytes() for v in range(3)}) == 3
 
 
 def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
     settings = EncodingSettings(dropout=0.3, variants=2, seed=1)
     monkeypatch.setattr(readers, "ROWS", 70)
-    found = []
+    results = []
     for workers in ("1", "2"):
         monkeypatch.setenv("REGARD_WORKERS", workers)
         monkeypatch.setenv("REGARD_CACHE", str(tmp_path / f"cache{workers}"))
         prepared = prepare(pairs, tokenizer, tokenizer, settings)
-        found.append({path.name: path.read_bytes() for path in prepared.folder.glob("*.npy")})
-    assert found[0] == found[1] and len(found[0]) == 9
+        results.append({path.name: path.read_bytes() for path in prepared.folder.glob("*.npy")})
+    assert results[0] == results[1] and len(results[0]) == 9
     monkeypatch.setenv("REGARD_WORKERS", "many")
     with pytest.raises(OptionError, match="REGARD_WORKERS must be an integer, got 'many'"):
         prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=3))
@@ -260,8 +260,8 @@ def test_a_process_that_is_stopped_leaves_no_half_result(big, cache, sign):
     code, out = (done := start(big)).communicate(timeout=100)[0].splitlines(), done.returncode
     assert out == 0 and code[1].endswith(" 30000")
     assert not list((cache / "prepared").glob("*.tmp-*"))
-    found = Prepared(next((cache / "prepared").glob("*/meta.json")).parent)
-    assert json.loads((found.folder / "meta.json").read_text(encoding="utf-8"))["rows"] == 30000
+    prepared = Prepared(next((cache / "prepared").glob("*/meta.json")).parent)
+    assert json.loads((prepared.folder / "meta.json").read_text(encoding="utf-8"))["rows"] == 30000
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")

@@ -37,11 +37,11 @@ def make(tmp_path, name, days=0.0):
 def test_entries_tell_size_age_and_what_made_them(tmp_path):
     old, new = make(tmp_path, "old", 40), make(tmp_path, "new")
     prepared_cache.hold(Prepared(new), "training set of new.txt, recipe small")
-    found = prepared_cache.entries()
-    assert [entry.path for entry in found] == [old, new] and {entry.kind for entry in found} == {"data"}
-    assert found[0].size == sum(file.stat().st_size for file in old.iterdir())
-    assert found[0].age == pytest.approx(40 * DAY, abs=60) and found[0].made_by == "20 lines"
-    assert found[1].made_by == "training set of new.txt, recipe small"
+    result = prepared_cache.entries()
+    assert [entry.path for entry in result] == [old, new] and {entry.kind for entry in result} == {"data"}
+    assert result[0].size == sum(file.stat().st_size for file in old.iterdir())
+    assert result[0].age == pytest.approx(40 * DAY, abs=60) and result[0].made_by == "20 lines"
+    assert result[1].made_by == "training set of new.txt, recipe small"
     assert prepared_cache.entries()[0].age > 39 * DAY  # looking is not using
 
 
@@ -60,7 +60,7 @@ def test_pruning_by_age_and_by_size_takes_the_least_recently_used(tmp_path, fold
     assert all(name.name.endswith(".lock") for name in folder.iterdir())
 
 
-def test_what_is_held_stays_until_it_is_let_go(tmp_path):
+def test_a_locked_entry_stays_until_it_is_released(tmp_path):
     path = make(tmp_path, "a", 40)
     used = Prepared(path)
     assert prepared_cache.hold(used, "a test")
@@ -75,7 +75,7 @@ def test_what_is_held_stays_until_it_is_let_go(tmp_path):
     )
 
 
-def test_a_set_that_was_pruned_before_it_was_held_is_said(tmp_path):
+def test_a_set_that_was_pruned_before_it_was_locked_is_an_error(tmp_path):
     used = Prepared(make(tmp_path, "a"))
     prepared_cache.prune(older_than=0)
     assert not prepared_cache.hold(used, "a test")

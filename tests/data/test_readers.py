@@ -75,7 +75,7 @@ def test_a_drawn_split_never_changes():
     assert drawn_split("Hi.") == "train"
 
 
-def test_files_of_a_user_are_told_apart_by_their_endings(sides, tmp_path):
+def test_a_users_files_are_recognised_by_their_suffixes(sides, tmp_path):
     en, de = sides
     assert open_files([en, de], "en", "de", True) == LinePairs(en, de)
     assert open_files([en, de], "de", "en", True) == LinePairs(de, en)

@@ -29,7 +29,7 @@ def test_a_label_is_one_entry_of_its_own_vocabulary_whatever_it_is_spelled_like(
     assert corpus.source_tokenizer is not None and "positive" not in corpus.source_tokenizer.vocabulary
 
 
-def test_what_a_batch_counts_is_for_the_task_to_say(tmp_path):
+def test_the_task_defines_what_a_batch_counts(tmp_path):
     corpus = load({"train": [table(tmp_path, GOOD)]}, WORDS, "classify")
     assert next(Batches(corpus.train, tokens=100, seed=1)).tokens == 6
     assert next(Batches(corpus.train, tokens=100, seed=1, count=len)).tokens == 3
@@ -48,7 +48,7 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
         load({**data, "test": [test]}, WORDS, "classify")
 
 
-def test_one_class_is_nothing_to_tell_apart(tmp_path):
+def test_a_single_class_is_an_error(tmp_path):
     with pytest.raises(
         DataError,
         match="every row of .*train.tsv has the label 'x', and a classifier tells at least two apart",

@@ -1,4 +1,4 @@
-"""Words with their letters behind them."""
+"""Words followed by their bytes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LINES = ["The cat sat", "the Cat ran", "the dog"]
 
 @pytest.fixture
 def spelled() -> SpelledTokenizer:
-    found = Tokenizer.train(LINES, "spelled", 100, lowercase=True, min_count=2)
-    assert isinstance(found, SpelledTokenizer)
-    return found
+    tokenizer = Tokenizer.train(LINES, "spelled", 100, lowercase=True, min_count=2)
+    assert isinstance(tokenizer, SpelledTokenizer)
+    return tokenizer
 
 
 def test_a_word_is_its_number_and_its_bytes(spelled: SpelledTokenizer) -> None:
@@ -52,24 +52,24 @@ def test_several_spaces_are_nothing(spelled: SpelledTokenizer) -> None:
 
 def test_a_corpus_is_encoded_as_its_texts_are(spelled: SpelledTokenizer) -> None:
     texts = ["the cat", "un seen", "", "The the THE"]
-    found = CachedEncoder(spelled).encode(texts)
-    assert found.tokens.tolist() == [i for text in texts for i in spelled.encode(text)]
-    assert found.lengths.tolist() == [len(spelled.encode(text)) for text in texts]
+    encoded = CachedEncoder(spelled).encode(texts)
+    assert encoded.tokens.tolist() == [i for text in texts for i in spelled.encode(text)]
+    assert encoded.lengths.tolist() == [len(spelled.encode(text)) for text in texts]
 
 
 def test_it_comes_back_from_its_file_and_from_another_process(
     spelled: SpelledTokenizer, tmp_path: Path
 ) -> None:
     spelled.save(tmp_path / "source.json")
-    for found in (
+    for loaded in (
         Tokenizer.load(tmp_path / "source.json"),
         pickle.loads(pickle.dumps(spelled)),
         Tokenizer.read(spelled.text),
     ):
-        assert isinstance(found, SpelledTokenizer)
-        assert found == spelled
-        assert found.lowercase
-        assert found.encode("The Xat") == spelled.encode("The Xat")
+        assert isinstance(loaded, SpelledTokenizer)
+        assert loaded == spelled
+        assert loaded.lowercase
+        assert loaded.encode("The Xat") == spelled.encode("The Xat")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

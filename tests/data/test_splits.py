@@ -1,4 +1,4 @@
-"""Folds and shares held out: whole, apart, alike for every class, and the same on every machine."""
+"""Folds and held-out rows: complete, disjoint, stratified, and the same on every machine."""
 
 import tracemalloc
 from collections import Counter
@@ -20,7 +20,7 @@ def table(tmp_path):
     return path
 
 
-def test_folds_are_disjoint_make_up_the_whole_and_have_every_class_alike(table):
+def test_folds_are_disjoint_cover_all_rows_and_are_stratified(table):
     folds = [list(SplitRows(Table(table), (k - 1) / 5, k / 5)) for k in range(1, 6)]
     assert sorted(row for fold in folds for row in fold) == sorted(Table(table))
     for number, fold in enumerate(folds, 1):

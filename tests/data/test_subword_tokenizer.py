@@ -29,7 +29,7 @@ def test_a_word_without_tokens_is_unknown_and_a_long_one_is_cut():
     assert len(TOKENIZER.encode("lwn" * 50)) == MOST
 
 
-def test_a_file_of_it_is_read_back_and_a_corpus_is_encoded_alike(tmp_path):
+def test_a_saved_tokenizer_encodes_a_corpus_in_the_same_way(tmp_path):
     TOKENIZER.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(again, SubwordTokenizer) and again == TOKENIZER

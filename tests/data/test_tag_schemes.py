@@ -18,20 +18,20 @@ ANY_TAGS = st.lists(
 @st.composite
 def drawn_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
     """Spans side by side, with and without words between them."""
-    found, place = [], 0
+    results, place = [], 0
     for gap, length, kind in draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("AB")), max_size=5)
     ):
-        found.append(Span(place + gap, place + gap + length, kind))
+        results.append(Span(place + gap, place + gap + length, kind))
         place += gap + length
-    return found, place + draw(st.integers(0, 2))
+    return results, place + draw(st.integers(0, 2))
 
 
 def test_a_span_is_written_as_its_scheme_says() -> None:
-    found = [Span(0, 1, "LOC"), Span(2, 5, "PER")]
-    assert BIO.tags(found, 6) == ["B-LOC", "O", "B-PER", "I-PER", "I-PER", "O"]
-    assert IOBES.tags(found, 6) == ["S-LOC", "O", "B-PER", "I-PER", "E-PER", "O"]
-    assert IO.tags(found, 6) == ["I-LOC", "O", "I-PER", "I-PER", "I-PER", "O"]
+    result = [Span(0, 1, "LOC"), Span(2, 5, "PER")]
+    assert BIO.tags(result, 6) == ["B-LOC", "O", "B-PER", "I-PER", "I-PER", "O"]
+    assert IOBES.tags(result, 6) == ["S-LOC", "O", "B-PER", "I-PER", "E-PER", "O"]
+    assert IO.tags(result, 6) == ["I-LOC", "O", "I-PER", "I-PER", "I-PER", "O"]
 
 
 @pytest.mark.parametrize("name", ["bio", "iobes"])
@@ -43,28 +43,28 @@ def test_two_titles_side_by_side_stay_two(name: str) -> None:
 
 @given(drawn_spans())
 def test_tags_give_back_the_spans_they_were_made_of(drawn: tuple[list[Span], int]) -> None:
-    found, length = drawn
-    for each in (BIO, IOBES):
-        tags = each.tags(found, length)
-        assert spans(tags) == found
-        assert each.problems(tags) == []
+    result, length = drawn
+    for item in (BIO, IOBES):
+        tags = item.tags(result, length)
+        assert spans(tags) == result
+        assert item.problems(tags) == []
 
 
 @given(drawn_spans())
 def test_every_scheme_can_be_turned_into_every_other(drawn: tuple[list[Span], int]) -> None:
-    found, length = drawn
-    bio = BIO.tags(found, length)
+    result, length = drawn
+    bio = BIO.tags(result, length)
     assert BIO.convert(IOBES.convert(bio)) == bio
     assert IO.convert(bio) == IO.convert(IOBES.convert(bio))
 
 
 @given(ANY_TAGS)
-def test_what_was_repaired_has_no_problems_and_the_same_spans(tags: list[str]) -> None:
-    for each in (BIO, IOBES):
-        mended = each.repair(tags)
-        assert each.problems(mended) == []
+def test_repaired_tags_have_no_problems_and_the_same_spans(tags: list[str]) -> None:
+    for item in (BIO, IOBES):
+        mended = item.repair(tags)
+        assert item.problems(mended) == []
         assert spans(mended) == spans(tags)
-        if not each.problems(tags):
+        if not item.problems(tags):
             assert mended == tags
 
 
@@ -108,7 +108,7 @@ def test_iob1_is_read_as_conlleval_reads_it() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "B", "B-", "-PER", "X-PER", "PER", "BI-PER", "o"])
-def test_what_is_no_tag_is_refused(tag: str) -> None:
+def test_an_invalid_tag_is_refused(tag: str) -> None:
     with pytest.raises(DataError, match="is not a tag"):
         parse(tag)
 
@@ -124,7 +124,7 @@ def test_spans_that_overlap_are_refused() -> None:
         BIO.tags([Span(0, 3, "A")], 2)
 
 
-def test_the_scheme_is_told_by_the_letters() -> None:
+def test_the_scheme_is_detected_from_the_prefixes() -> None:
     assert scheme_of(["O", "B-A", "I-A"]) is BIO
     assert scheme_of(["O", "B-A", "E-A"]) is IOBES
     assert scheme_of(["O", "S-A"]) is IOBES

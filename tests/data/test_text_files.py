@@ -111,10 +111,10 @@ def test_stopping_early_leaves_neither_thread_nor_handle(tmp_path):
     path = write(tmp_path / "a.gz", b"line\n" * 3_000_000)
     gc.collect()  # handles that other tests have left would go later, and be counted
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    found = lines(path)
-    next(found)
+    result = lines(path)
+    next(result)
     assert threading.active_count() == before[0] + 1
-    found.close()
+    result.close()
     gc.collect()
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 

@@ -104,7 +104,7 @@ def test_text_that_spells_a_special_token_is_text(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_training_has_not_seen_is_unknown(trained, kind):
+def test_words_that_training_has_not_seen_are_unknown(trained, kind):
     ids = trained[kind].encode("Ω")
     if kind == "byte-bpe":
         assert trained[kind].decode(ids) == "Ω"
@@ -190,10 +190,10 @@ def test_a_file_that_is_no_tokenizer_is_one_sentence(tmp_path, text):
 
 
 def test_a_foreign_tokenizer_is_refused(trained, tmp_path):
-    found = json.loads(trained["word"].text)
-    found["model"]["vocab"] = {"a": 0, "b": 1}
-    found["model"]["unk_token"] = "a"
-    (tmp_path / "t.json").write_text(json.dumps(found), encoding="utf-8")
+    record = json.loads(trained["word"].text)
+    record["model"]["vocab"] = {"a": 0, "b": 1}
+    record["model"]["unk_token"] = "a"
+    (tmp_path / "t.json").write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(DataError, match="ids 0 to 3"):
         Tokenizer.load(tmp_path / "t.json")
     with pytest.raises(DataError, match="there is no tokenizer file"):

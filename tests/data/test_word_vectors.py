@@ -44,13 +44,13 @@ def write(tmp_path, data, name="vectors"):
     "form", [glove, text, binary, lambda: binary(end=b"")], ids=["glove", "text", "binary", "no line feeds"]
 )
 def test_every_form_gives_the_words_and_their_numbers(tmp_path, form, pack):
-    words, found = read_vectors(write(tmp_path, pack(form())))
+    words, vectors = read_vectors(write(tmp_path, pack(form())))
     assert words == WORDS
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, NUMBERS)
-    words, found = read_vectors(tmp_path / "vectors", wanted=["日本", "the", "absent"])
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, NUMBERS)
+    words, vectors = read_vectors(tmp_path / "vectors", wanted=["日本", "the", "absent"])
     assert words == ["the", "日本"]
-    np.testing.assert_array_equal(found, NUMBERS[[0, 2]])
+    np.testing.assert_array_equal(vectors, NUMBERS[[0, 2]])
 
 
 @pytest.mark.parametrize("form", [glove, text, binary])
@@ -58,19 +58,19 @@ def test_blocks_of_any_size_give_the_same(tmp_path, form, monkeypatch):
     path = write(tmp_path, form())
     for block in (1, 3, 17):
         monkeypatch.setattr("regard.data.text_files.BLOCK", block)
-        words, found = read_vectors(path)
+        words, vectors = read_vectors(path)
         assert words == WORDS
-        np.testing.assert_array_equal(found, NUMBERS)
+        np.testing.assert_array_equal(vectors, NUMBERS)
 
 
-def test_nothing_wanted_is_found_and_the_width_is_still_told(tmp_path):
+def test_without_wanted_words_the_width_is_still_returned(tmp_path):
     for form in (glove, text, binary):
-        words, found = read_vectors(write(tmp_path, form()), wanted=[])
-        assert (words, found.shape) == ([], (0, 5))
+        words, vectors = read_vectors(write(tmp_path, form()), wanted=[])
+        assert (words, vectors.shape) == ([], (0, 5))
 
 
 def test_numbers_of_real_files_are_never_taken_for_text(tmp_path):
-    """Small, large, zero and all-alike vectors; the first row decides."""
+    """Small, large, zero and constant vectors; the first row decides."""
     for value in (0.0, 1.0, -1.0, 0.01, 1e-30, 123456.0, 0.5):
         numbers = np.full((2, 3), value, np.float32)
         assert read_vectors(write(tmp_path, binary(["a", "b"], numbers)))[1].tolist() == numbers.tolist()
@@ -79,9 +79,9 @@ def test_numbers_of_real_files_are_never_taken_for_text(tmp_path):
 
 def test_words_with_spaces_tabs_blanks_at_the_end_and_repeated_words_are_read(tmp_path):
     rows = b". . . 1 2\nat name@host 3 4\na\t5\t6\nb 7 8 \r\n\nb 9 9\n"
-    words, found = read_vectors(write(tmp_path, b"the 0 1\n" + rows))
+    words, vectors = read_vectors(write(tmp_path, b"the 0 1\n" + rows))
     assert words == ["the", ". . .", "at name@host", "a", "b"]
-    assert found.tolist() == [[0, 1], [1, 2], [3, 4], [5, 6], [7, 8]]
+    assert vectors.tolist() == [[0, 1], [1, 2], [3, 4], [5, 6], [7, 8]]
 
 
 def test_a_word_that_is_not_utf8_is_nobodys(tmp_path):
@@ -131,9 +131,9 @@ def test_words_that_are_not_wanted_cost_no_memory(tmp_path):
     words = [f"w{i}" for i in range(2000)]
     numbers = np.random.default_rng(1).normal(size=(2000, 50)).astype(np.float32)
     for form in (glove, binary):
-        found = read_vectors(write(tmp_path, form(words, numbers)), wanted={"w7", "w1999"})
-        assert found[0] == ["w7", "w1999"]
-        np.testing.assert_array_equal(found[1], numbers[[7, 1999]])
+        vectors = read_vectors(write(tmp_path, form(words, numbers)), wanted={"w7", "w1999"})
+        assert vectors[0] == ["w7", "w1999"]
+        np.testing.assert_array_equal(vectors[1], numbers[[7, 1999]])
 
 
 def test_gensim_reads_the_same(tmp_path):
@@ -142,8 +142,8 @@ def test_gensim_reads_the_same(tmp_path):
     )
     for form, is_binary in ((text, False), (binary, True)):
         theirs = gensim.KeyedVectors.load_word2vec_format(str(write(tmp_path, form())), binary=is_binary)
-        words, found = read_vectors(tmp_path / "vectors")
+        words, vectors = read_vectors(tmp_path / "vectors")
         assert words == theirs.index_to_key
-        np.testing.assert_array_equal(found, theirs.vectors)
+        np.testing.assert_array_equal(vectors, theirs.vectors)
         theirs.save_word2vec_format(str(tmp_path / "theirs"), binary=is_binary)
         np.testing.assert_array_equal(read_vectors(tmp_path / "theirs")[1], theirs.vectors)

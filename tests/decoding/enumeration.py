@@ -23,7 +23,7 @@ def tiny(decoder="transformer"):
 def every_text(model, limit, source=SOURCE):
     """(words, ended) → log p, for every output of up to `limit` tokens with the end-of-sentence token."""
     source = torch.tensor([[*source, EOS]])
-    found = {}
+    result = {}
     for n in range(limit + 1):
         texts = torch.tensor(list(itertools.product(WORDS, repeat=n)), dtype=torch.long).reshape(
             len(WORDS) ** n, n
@@ -35,10 +35,10 @@ def every_text(model, limit, source=SOURCE):
             texts.tolist(), before.tolist(), (before + log_p[:, n, EOS]).tolist(), strict=True
         ):
             if n < limit:
-                found[(*text,), True] = end
+                result[(*text,), True] = end
             else:
-                found[(*text,), False] = p
-    return found
+                result[(*text,), False] = p
+    return result
 
 
 def ranked(texts, penalty=1.0):

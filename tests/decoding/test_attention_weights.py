@@ -94,7 +94,7 @@ def test_attention_maps_equal_the_weights_of_the_steps_of_a_beam_search(encoder,
         memory = model.encode(*padded(sources))
     texts = search(writer, memory, torch.full((4,), BOS), [12, 9, 9, 4], Beam(5))
     assert writer.moved > 2  # the beam has changed the order of its rows, so that a wrong one would show
-    hypotheses = [(i, h) for i, found in enumerate(texts) for h in found]
+    hypotheses = [(i, h) for i, result in enumerate(texts) for h in result]
     assert {h.ended for _, h in hypotheses} == {True, False}
     written = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
     compared = 0
@@ -123,43 +123,43 @@ def test_batching_changes_no_weight(decoder):
     targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
     together = attention_maps(SENTENCES, targets, model)
     assert model.training  # as it was
-    for source, target, found in zip(SENTENCES, targets, together, strict=True):
+    for source, target, result in zip(SENTENCES, targets, together, strict=True):
         (alone,) = attention_maps(
             [[*source, EOS]], [target], model
         )  # an end-of-sentence token that is there is not added
-        assert list(alone) == list(found)
-        for name in found:
-            rows, columns = found.pieces(name)
-            assert found[name].shape[1:] == (len(rows), len(columns))
-            torch.testing.assert_close(found[name], alone[name], atol=1e-12, rtol=0)
-            torch.testing.assert_close(found[name].sum(-1), torch.ones_like(found[name][..., 0]))
+        assert list(alone) == list(result)
+        for name in result:
+            rows, columns = result.pieces(name)
+            assert result[name].shape[1:] == (len(rows), len(columns))
+            torch.testing.assert_close(result[name], alone[name], atol=1e-12, rtol=0)
+            torch.testing.assert_close(result[name].sum(-1), torch.ones_like(result[name][..., 0]))
 
 
 def test_encoder_weights_are_those_of_a_watched_pass():
     model = make(ENCODERS["attention on gru"], DECODERS["transformer"]).eval()
-    (found,) = attention_maps([[4, 5, 6]], [[7, EOS]], model)
+    (maps,) = attention_maps([[4, 5, 6]], [[7, EOS]], model)
     with torch.no_grad(), watch(model) as seen:
         model(torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS, 7]]))
-    assert list(found) == list(seen)
-    assert [len(found.names(kind)) for kind in KINDS] == [1, 1, 1]
+    assert list(maps) == list(seen)
+    assert [len(maps.names(kind)) for kind in KINDS] == [1, 1, 1]
     for name in seen:
-        torch.testing.assert_close(found[name], seen[name].weights(batch=0), atol=1e-12, rtol=0)
+        torch.testing.assert_close(maps[name], seen[name].weights(batch=0), atol=1e-12, rtol=0)
 
 
 def test_a_language_model_has_only_self_attention_and_columns_are_its_inputs():
     model = make(None, DECODERS["transformer"]).eval()
-    (found,) = attention_maps(None, [[7, 8, 9]], model)
-    assert (found.source, found.target, found.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
-    assert found.names("decoder") == list(found) and not found.names("cross")
+    (maps,) = attention_maps(None, [[7, 8, 9]], model)
+    assert (maps.source, maps.target, maps.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
+    assert maps.names("decoder") == list(maps) and not maps.names("cross")
     with torch.no_grad(), watch(model) as seen:
         model(torch.tensor([[BOS, 7, 8]]))
     torch.testing.assert_close(
-        found["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0)
+        maps["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0)
     )
     with pytest.raises(OptionError, match="no cross-attention"):
-        found.cross()
+        maps.cross()
     with pytest.raises(OptionError, match="choose a head"):
-        found.best_head()
+        maps.best_head()
 
 
 def test_pieces_are_tokens_and_batches_are_computed_lazily():
@@ -167,20 +167,22 @@ def test_pieces_are_tokens_and_batches_are_computed_lazily():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model.source_tokenizer = model.target_tokenizer = tokenizer
     sources = [tokenizer.encode(text) for text in ("ab", "cd cd")]
-    at, found = next(attention_of_tokens(sources, [[*s, EOS] for s in sources], model, kinds=("cross",)))
+    at, result = next(attention_of_tokens(sources, [[*s, EOS] for s in sources], model, kinds=("cross",)))
     assert at == 1  # the longest comes first
-    assert found.source == ["c", "d", "▁", "c", "d", "</s>"] == found.target
-    assert found.inputs == ["<s>", "c", "d", "▁", "c", "d"]
-    assert list(found) == ["decoder.attention.cross"]
+    assert result.source == ["c", "d", "▁", "c", "d", "</s>"] == result.target
+    assert result.inputs == ["<s>", "c", "d", "▁", "c", "d"]
+    assert list(result) == ["decoder.attention.cross"]
 
 
 def test_translations_have_the_attention_of_each_hypothesis():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
     model.source_tokenizer = model.target_tokenizer = tokenizer
-    found = translate(["ab cd", "", "d"], model, beam=4, nbest=3, attention=True, limits=Limits(max_length=6))
-    assert [len(t.hypotheses) for t in found] == [3, 0, 3]
-    for translation in found:
+    translations = translate(
+        ["ab cd", "", "d"], model, beam=4, nbest=3, attention=True, limits=Limits(max_length=6)
+    )
+    assert [len(t.hypotheses) for t in translations] == [3, 0, 3]
+    for translation in translations:
         for h in translation.hypotheses:
             written = [*h.tokens, EOS] if h.ended else h.tokens
             assert h.attention.target == tokenizer.tokens(written)
@@ -204,15 +206,15 @@ FOLLOWING = [[0.9, 0.1, 0], [0.1, 0.9, 0]]
 
 
 def test_cross_is_the_mean_of_all_heads_or_of_those_named():
-    found = attention(low=[SPREAD, CONSTANT], high=[SPREAD, FOLLOWING])
+    maps = attention(low=[SPREAD, CONSTANT], high=[SPREAD, FOLLOWING])
     low, high = torch.tensor([SPREAD, CONSTANT]).double(), torch.tensor([SPREAD, FOLLOWING]).double()
-    torch.testing.assert_close(found.cross(), torch.cat([low, high]).mean(0))
-    torch.testing.assert_close(found.cross(layer=1), high.mean(0))
-    torch.testing.assert_close(found.cross(head=1), (low[1] + high[1]) / 2)
-    torch.testing.assert_close(found.cross(layer=-1, head=-1), high[1])
+    torch.testing.assert_close(maps.cross(), torch.cat([low, high]).mean(0))
+    torch.testing.assert_close(maps.cross(layer=1), high.mean(0))
+    torch.testing.assert_close(maps.cross(head=1), (low[1] + high[1]) / 2)
+    torch.testing.assert_close(maps.cross(layer=-1, head=-1), high[1])
     for wrong in ({"layer": 2}, {"head": -3}):
         with pytest.raises(OptionError, match="does not exist; this model's cross-attention has 2"):
-            found.cross(**wrong)
+            maps.cross(**wrong)
 
 
 def test_the_best_head_follows_the_text_and_not_one_position():
@@ -250,33 +252,33 @@ def test_json_lines_contain_every_matrix_with_six_digits(tmp_path, two):
         assert not (tmp_path / "out.jsonl").exists()  # until it is whole
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(r["line"], r["hypothesis"], r["score"]) for r in records] == [(0, 0, -0.5), (2, 1, None)]
-    for record, found in zip(records, two, strict=True):
+    for record, result in zip(records, two, strict=True):
         assert (record["source"], record["target"], record["inputs"]) == (
-            found.source,
-            found.target,
-            found.inputs,
+            result.source,
+            result.target,
+            result.inputs,
         )
-        assert set(record["weights"]) == set(found)
+        assert set(record["weights"]) == set(result)
         for name, rows in record["weights"].items():
             torch.testing.assert_close(
-                torch.tensor(rows, dtype=torch.float64), found[name], atol=5.1e-7, rtol=0
+                torch.tensor(rows, dtype=torch.float64), result[name], atol=5.1e-7, rtol=0
             )
 
 
 def test_an_archive_has_full_precision_and_needs_no_pickle(tmp_path, two):
     with save_attention(tmp_path / "out.npz") as file:
-        for line, found in enumerate(two):
-            file.add(line, 0, found, -1.5)
+        for line, result in enumerate(two):
+            file.add(line, 0, result, -1.5)
     with np.load(tmp_path / "out.npz", allow_pickle=False) as archive:
-        for line, found in enumerate(two):
+        for line, result in enumerate(two):
             about = json.loads(str(archive[f"{line}/0/text"]))
             assert about == {
                 "score": -1.5,
-                "source": found.source,
-                "target": found.target,
-                "inputs": found.inputs,
+                "source": result.source,
+                "target": result.target,
+                "inputs": result.inputs,
             }
-            for name, w in found.items():
+            for name, w in result.items():
                 assert np.array_equal(archive[f"{line}/0/{name}"], w.numpy())
         assert len(archive.files) == 2 * (1 + len(two[0]))
 

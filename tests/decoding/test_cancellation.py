@@ -42,10 +42,10 @@ def never():
     return False
 
 
-def shown(found):
+def shown(result):
     return [
         [(h.tokens, h.text, h.ended, round(h.log_p, 6), round(h.score, 6)) for h in t.hypotheses]
-        for t in found
+        for t in result
     ]
 
 
@@ -63,14 +63,14 @@ def shown(found):
     ids=str,
 )
 def test_neighbours_of_a_cancelled_sentence_get_the_same_hypotheses(model, options):
-    whole = shown(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
+    full = shown(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2)]
-        found = shown(
+        translations = shown(
             translate(TEXTS, model, cancelled=flags, limits=Limits(max_length=20, workers=1), **options)
         )
-        assert found[1] == found[3] == []
-        assert (found[0], found[2]) == (whole[0], whole[2])
+        assert translations[1] == translations[3] == []
+        assert (translations[0], translations[2]) == (full[0], full[2])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
@@ -90,17 +90,17 @@ def test_neighbours_of_a_cancelled_sentence_get_the_same_hypotheses(model, optio
 )
 def test_on_the_engine_a_cancelled_sentence_changes_no_bit_of_its_neighbours(precision, options):
     engine = ready(small(), precision)
-    exact = lambda found: [[(h.tokens, h.log_p, h.score, h.ended) for h in each] for each in found]  # noqa: E731
-    whole = exact(translate_tokens(engine, SENTENCES, limits=Limits(max_length=20, workers=1), **options))
+    exact = lambda result: [[(h.tokens, h.log_p, h.score, h.ended) for h in item] for item in result]  # noqa: E731
+    full = exact(translate_tokens(engine, SENTENCES, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2), never]
-        found = exact(
+        result = exact(
             translate_tokens(
                 engine, SENTENCES, cancelled=flags, limits=Limits(max_length=20, workers=1), **options
             )
         )
-        assert found[1] == found[3] == []
-        assert [found[i] for i in (0, 2, 4)] == [whole[i] for i in (0, 2, 4)]
+        assert result[1] == result[3] == []
+        assert [result[i] for i in (0, 2, 4)] == [full[i] for i in (0, 2, 4)]
 
 
 def test_a_cancelled_sentence_takes_no_more_steps(model):
@@ -125,22 +125,22 @@ def test_a_cancelled_sentence_takes_no_more_steps(model):
 
 
 def test_waiting_sentences_are_not_started_when_cancelled(model):
-    found = translate(
+    translation = translate(
         TEXTS * 20, model, cancelled=[never, *[lambda: True] * 79], limits=Limits(batch_tokens=20, workers=1)
     )
-    assert found[0] == translate(TEXTS[:1], model)[0]
-    assert all(not t.hypotheses for t in found[1:])
+    assert translation[0] == translate(TEXTS[:1], model)[0]
+    assert all(not t.hypotheses for t in translation[1:])
 
 
 def test_generation_and_streams_stop(tmp_path):
     torch.manual_seed(4)
     model = write_model(tmp_path, encoder=None)
     options = {"limits": Limits(max_length=30), "constraints": Constraints(min_length=30)}
-    whole = generate(["ein", "Hun"], model, **options)
-    found = generate(["ein", "Hun"], model, cancelled=[after(3), never], **options)
-    assert (found[0], found[0].hypotheses) == ("", [])
-    assert found[1] == whole[1]
-    assert 0 < len("".join(stream("ein", model, cancelled=after(4), **options))) < len(whole[0])
+    full = generate(["ein", "Hun"], model, **options)
+    generations = generate(["ein", "Hun"], model, cancelled=[after(3), never], **options)
+    assert (generations[0], generations[0].hypotheses) == ("", [])
+    assert generations[1] == full[1]
+    assert 0 < len("".join(stream("ein", model, cancelled=after(4), **options))) < len(full[0])
 
 
 def test_cancelled_texts_are_not_rescored(model, monkeypatch):

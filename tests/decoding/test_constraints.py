@@ -29,50 +29,50 @@ def repeats(text, n):
     return len(grams) != len(set(grams))
 
 
-def check(model, keeps, **constraints):
+def assert_outputs(model, keeps, **constraints):
     """The search finds the texts that keep the rule, all of them and in order."""
     wanted = [(text, score) for text, score in ranked(every_text(model, LIMIT)) if keeps(text[0])]
-    found = translate_tokens(
+    outputs = translate_tokens(
         model,
         [SOURCE],
         strategy=Beam(400),
         constraints=TokenConstraints(**constraints),
         limits=Limits(max_length=LIMIT),
     )[0]
-    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
-    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-9)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 def test_a_minimum_length_allows_all_longer_outputs(decoder):
-    check(tiny(decoder), lambda text: len(text) >= 2, min_length=2)
+    assert_outputs(tiny(decoder), lambda text: len(text) >= 2, min_length=2)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
 def test_forbidden_phrases_exclude_exactly_the_outputs_with_them(decoder, words):
-    check(tiny(decoder), lambda text: not any(holds(text, w) for w in words), forbidden=words)
+    assert_outputs(tiny(decoder), lambda text: not any(holds(text, w) for w in words), forbidden=words)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_is_repeated(n):
-    check(tiny(), lambda text: not repeats(text, n), no_repeat=n)
+    assert_outputs(tiny(), lambda text: not repeats(text, n), no_repeat=n)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("prefix", [(5,), (4, 4), (6, 1, 5)])
 def test_all_outputs_begin_with_the_prefix(decoder, prefix):
-    check(tiny(decoder), lambda text: text[: len(prefix)] == prefix, prefixes=[prefix])
+    assert_outputs(tiny(decoder), lambda text: text[: len(prefix)] == prefix, prefixes=[prefix])
 
 
 def test_a_prefix_has_priority_over_other_constraints():
-    found = translate_tokens(
+    outputs = translate_tokens(
         tiny(),
         [SOURCE],
         strategy=Beam(4),
         constraints=TokenConstraints(no_repeat=1, forbidden=((4,),), prefixes=[(4, 4, 4)]),
     )[0]
-    assert all(h.tokens[:3] == [4, 4, 4] and not repeats((*h.tokens[2:],), 1) for h in found)
+    assert all(h.tokens[:3] == [4, 4, 4] and not repeats((*h.tokens[2:],), 1) for h in outputs)
 
 
 REQUIRED = [
@@ -89,12 +89,12 @@ REQUIRED = [
 
 @pytest.mark.parametrize("required", REQUIRED)
 def test_a_large_beam_finds_exactly_the_outputs_with_required_phrases(required):
-    check(tiny(), lambda text: all(holds(text, words) for words in required), required=[required])
+    assert_outputs(tiny(), lambda text: all(holds(text, words) for words in required), required=[required])
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_required_phrases_work_with_every_decoder(decoder):
-    check(tiny(decoder), lambda text: holds(text, (4, 5)) and 6 in text, required=[[(4, 5), (6,)]])
+    assert_outputs(tiny(decoder), lambda text: holds(text, (4, 5)) and 6 in text, required=[[(4, 5), (6,)]])
 
 
 @pytest.mark.parametrize("required", REQUIRED)
@@ -114,7 +114,7 @@ def test_a_small_beam_contains_the_required_phrases(required, size):
 
 
 def test_required_phrases_with_prefix_and_other_constraints():
-    check(
+    assert_outputs(
         tiny(),
         lambda text: text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1),
         required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1,

@@ -74,15 +74,15 @@ def errors(model, engine, steps=6):
     first = torch.full((len(SENTENCES),), BOS)
     models = (exact, model, engine)
     state = [w.start(w.encode(source, lengths), first) for w in models]
-    found, tokens = [0.0, 0.0], first
+    result, tokens = [0.0, 0.0], first
     for _ in range(steps):
         scores = []
         for i, writer in enumerate(models):
             s, state[i] = writer.step(tokens, state[i])
             scores.append(s.double()[:, EOS:])
-        found = [max(e, float((s - scores[0]).abs().max())) for e, s in zip(found, scores[1:], strict=True)]
+        result = [max(e, float((s - scores[0]).abs().max())) for e, s in zip(result, scores[1:], strict=True)]
         tokens = scores[0].argmax(-1) + EOS
-    return found
+    return result
 
 
 def make_exact(model):
@@ -126,7 +126,7 @@ def test_batch_order_and_workers_change_no_bit(precision, beam):
     engine = ready(small(), precision)
     sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
     alone = [translate_tokens(engine, [s], strategy=Beam(beam))[0] for s in sentences]
-    key = lambda found: [[(h.tokens, h.log_p) for h in texts] for texts in found]  # noqa: E731
+    key = lambda result: [[(h.tokens, h.log_p) for h in texts] for texts in result]  # noqa: E731
     assert key(translate_tokens(engine, sentences, strategy=Beam(beam))) == key(alone)
     assert key(translate_tokens(engine, sentences[::-1], strategy=Beam(beam)))[::-1] == key(alone)
     assert key(
@@ -166,9 +166,9 @@ def test_unused_slots_are_dropped(monkeypatch):
             None,
         )[2],
     )
-    found = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
+    outputs = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
     assert tidied
-    assert [[h.log_p for h in texts] for texts in found] == [[h.log_p for h in texts] for texts in want]
+    assert [[h.log_p for h in texts] for texts in outputs] == [[h.log_p for h in texts] for texts in want]
 
 
 @torch.inference_mode()
@@ -296,17 +296,17 @@ def test_an_engine_of_a_language_model_has_no_encode():
 @pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
 def test_a_second_thread_changes_no_bit(precision):
     model = small(inner=300, vocab=1000)  # several panels, an uneven number of them
-    engine, before, found = ready(model, precision), torch.get_num_threads(), []
+    engine, before, result = ready(model, precision), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 1):
             torch.set_num_threads(threads)
             for size in (1, 4):
                 texts = translate_tokens(engine, SENTENCES * 3, strategy=Beam(size), limits=Limits(workers=1))
-                found.append([[(h.tokens, h.log_p) for h in each] for each in texts])
+                result.append([[(h.tokens, h.log_p) for h in text] for text in texts])
     finally:
         torch.set_num_threads(before)
         engine._share()
-    assert found[:2] == found[2:4] == found[4:]
+    assert result[:2] == result[2:4] == result[4:]
 
 
 def test_out_of_memory_is_an_error_and_the_engine_works_afterwards():

@@ -71,11 +71,11 @@ def ends_early(**changes):
     return model
 
 
-def same(found, wanted, near=1e-10):
-    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [
+def assert_same(result, wanted, near=1e-10):
+    assert [[(h.tokens, h.ended) for h in texts] for texts in result] == [
         [(h.tokens, h.ended) for h in texts] for texts in wanted
     ]
-    for texts, others in zip(found, wanted, strict=True):
+    for texts, others in zip(result, wanted, strict=True):
         assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=near)
         assert [h.log_p for h in texts] == pytest.approx([h.log_p for h in others], abs=near)
 
@@ -90,7 +90,7 @@ def padded(sentences):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_search_on_the_device_equals_search_on_the_host(name, size):
     model = small(**VARIANTS[name])
-    same(
+    assert_same(
         translate_tokens(engine(model), SENTENCES, strategy=Beam(size)),
         translate_tokens(model, SENTENCES, strategy=Beam(size)),
     )
@@ -104,18 +104,18 @@ def test_hypotheses_that_end_at_any_step_are_sorted(size, penalty):
     assert len({len(h.tokens) for h in every if h.ended}) > 3 and (
         size == 40 or not all(h.ended for h in every)
     )
-    same(translate_tokens(engine(model), SENTENCES, strategy=Beam(size, penalty)), wanted)
+    assert_same(translate_tokens(engine(model), SENTENCES, strategy=Beam(size, penalty)), wanted)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_large_beam_finds_all_outputs_sorted_by_score(penalty):
     model = small(vocab=7)
     wanted = ranked(every_text(model, 3), penalty)
-    found = translate_tokens(
+    outputs = translate_tokens(
         engine(model), [[4, 5, 6]], strategy=Beam(100, penalty), limits=Limits(max_length=3)
     )[0]
-    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
-    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-10)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 17])
@@ -123,7 +123,7 @@ def test_every_length_limit_applies(limit):
     model = ends_early()
     for size in (1, 3):
         wanted = translate_tokens(model, SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit))
-        same(
+        assert_same(
             translate_tokens(
                 engine(model), SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit)
             ),
@@ -137,7 +137,7 @@ def test_sentences_of_a_batch_have_different_limits():
     tasks = [SearchTask(n, SENTENCES[3]) for n in limits]
     writer.search(tasks, *start(writer, tasks), Beam(3), EOS)
     for task in tasks:
-        same(
+        assert_same(
             [task.hypotheses],
             translate_tokens(
                 model, [SENTENCES[3]], strategy=Beam(3), limits=Limits(max_length=task.max_length)
@@ -155,7 +155,7 @@ def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
     for size in (1, 3):
-        same(
+        assert_same(
             translate_tokens(engine(model), sentences, strategy=Beam(size)),
             translate_tokens(model, sentences, strategy=Beam(size)),
         )
@@ -166,11 +166,11 @@ def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
 def test_batches_order_and_workers_change_nothing(size):
     writer = engine(ends_early())
     alone = [translate_tokens(writer, [s], strategy=Beam(size))[0] for s in SENTENCES]
-    same(translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
-    same(
+    assert_same(translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
+    assert_same(
         translate_tokens(writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=40 * size)), alone
     )
-    same(
+    assert_same(
         translate_tokens(
             writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=64 * size, workers=3)
         ),
@@ -182,19 +182,19 @@ def test_batches_order_and_workers_change_nothing(size):
 def test_a_language_model_continues_its_prompt(size):
     model = ends_early(language=True, norm="pre")
     writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
-    found, wanted = [], []
-    for each, texts in ((writer, found), (model, wanted)):
-        tasks, running = [SearchTask(12, row) for row in prompts.tolist()], Search(each, Beam(size))
+    results, wanted = [], []
+    for item, texts in ((writer, results), (model, wanted)):
+        tasks, running = [SearchTask(12, row) for row in prompts.tolist()], Search(item, Beam(size))
         with torch.inference_mode():
-            state = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
-            if each is writer:
+            state = item.read(prompts[:, :-1], item.start(None, prompts[:, 0]))
+            if item is writer:
                 writer.search(tasks, state, prompts[:, -1], Beam(size), EOS)
             else:
                 running.add(tasks, state, prompts[:, -1])
                 while running:
                     running.step()
         texts.extend(task.hypotheses for task in tasks)
-    same(found, wanted)
+    assert_same(results, wanted)
     assert not hasattr(writer, "encode")
 
 
@@ -227,7 +227,7 @@ def test_nan_of_one_batch_does_not_reach_the_next(monkeypatch):
     monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     with pytest.raises(OptionError):
         translate_tokens(writer, [[9, 6, 7]])
-    same(translate_tokens(writer, [[5, 6, 7]]), wanted)
+    assert_same(translate_tokens(writer, [[5, 6, 7]]), wanted)
 
 
 # the one search on it
@@ -242,10 +242,10 @@ def test_steps_equal_those_of_the_torch_model_after_reordering():
         pick = torch.randint(0, len(tokens), (rows,), generator=draw)
         tokens, state = tokens[pick], [c.reorder(pick) for c in state]
         if step % 2:
-            (want, state[0]), (found, state[1]) = (
+            (want, state[0]), (result, state[1]) = (
                 w.step(tokens, c) for w, c in zip(models, state, strict=True)
             )
-            torch.testing.assert_close(found[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
+            torch.testing.assert_close(result[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
         else:
             answers = [w.best(tokens, c, 5) for w, c in zip(models, state, strict=True)]
             torch.testing.assert_close(answers[1][0], answers[0][0], atol=1e-12, rtol=0)
@@ -270,8 +270,8 @@ def test_top_k_by_chunks_equals_top_k():
     scores = torch.randn(50, 1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[::2, 70:90] += 5  # many of the best in one chunk
     for k in (1, 2, 9, 15, 16, 100):
-        found, wanted = top(scores, k), scores.topk(k, -1)
-        assert torch.equal(found[0], wanted.values) and torch.equal(found[1], wanted.indices)
+        result, wanted = top(scores, k), scores.topk(k, -1)
+        assert torch.equal(result[0], wanted.values) and torch.equal(result[1], wanted.indices)
 
 
 @pytest.mark.parametrize(
@@ -293,13 +293,15 @@ def test_top_k_by_chunks_equals_top_k():
 def test_other_strategies_and_constraints_use_the_common_search(options):
     model = ends_early()
     options = {"limits": Limits(max_length=12), **options}
-    same(translate_tokens(engine(model), SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+    assert_same(
+        translate_tokens(engine(model), SENTENCES, **options), translate_tokens(model, SENTENCES, **options)
+    )
 
 
 def test_attention_and_coverage_use_the_torch_model():
     model = ends_early()
     beam = Beam(3, coverage_penalty=0.5)
-    same(
+    assert_same(
         translate_tokens(engine(model), SENTENCES[:4], strategy=beam),
         translate_tokens(model, SENTENCES[:4], strategy=beam),
     )
@@ -314,9 +316,9 @@ class _Tape(TorchDispatchMode):
         self.notes = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        self.notes.append((func, args, kwargs or {}, found))
-        return found
+        result = func(*args, **(kwargs or {}))
+        self.notes.append((func, args, kwargs or {}, result))
+        return result
 
 
 class Taped(StepRunner):
@@ -329,7 +331,7 @@ class Taped(StepRunner):
 
     def capture(self, body):
         with _Tape() as tape:
-            found = body()
+            result = body()
         ran = [True]  # taping ran it, so the first replay is over
 
         def replay():
@@ -339,7 +341,7 @@ class Taped(StepRunner):
             for note in tape.notes:
                 self._again(*note)
 
-        return replay, found
+        return replay, result
 
     @staticmethod
     def _again(func, args, kwargs, out):
@@ -359,13 +361,13 @@ def test_a_step_is_captured_once_and_replayed(monkeypatch, size):
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
     wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
-    same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
+    assert_same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
     before = run.replays
-    same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
+    assert_same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
     again = translate_tokens(
         writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
     )[::-1]
-    same(again, wanted)
+    assert_same(again, wanted)
     assert run.replays > before > 0
 
 
@@ -377,7 +379,9 @@ def test_steps_of_the_common_search_are_captured_too(monkeypatch):
         {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
         {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 2:
-        same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+        assert_same(
+            translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options)
+        )
     assert run.replays > 20
 
 
@@ -444,7 +448,7 @@ def judged(model, source, text):
     return total
 
 
-def stays_near(writer, model):
+def assert_near(writer, model):
     for source, texts in zip(SENTENCES, translate_tokens(writer, SENTENCES), strict=True):
         assert texts[0].log_p == pytest.approx(
             judged(model, source, texts[0]), abs=0.03 * len(texts[0].all_tokens)
@@ -453,7 +457,7 @@ def stays_near(writer, model):
 
 def test_bfloat16_is_close_to_float64():
     model = small()
-    stays_near(engine(model, torch.bfloat16), model)
+    assert_near(engine(model, torch.bfloat16), model)
 
 
 def test_buckets_are_few_and_at_most_half_too_large():
@@ -492,9 +496,9 @@ def test_unused_buffers_are_freed_when_memory_runs_out(monkeypatch):
     translate_tokens(writer, SENTENCES[:9])
     assert writer.pool._free
     monkeypatch.setattr(boards_module, "Buffers", Scarce)
-    found = translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
+    outputs = translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
     assert refused and {type(buffers) for buffers in writer.pool._free} == {Scarce}
-    same(found, translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
+    assert_same(outputs, translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
 
 
 def test_an_engine_is_freed_with_its_last_reference(monkeypatch):
@@ -518,8 +522,8 @@ def test_hypotheses_are_read_from_backpointers():
     trail = Backpointers([SearchTask(3)], Beam(2), 3)
     trail.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
     trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
-    found = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
-    assert found.tolist() == [[10, 21, 30], [10, 21, 0]]
+    result = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
+    assert result.tolist() == [[10, 21, 30], [10, 21, 0]]
 
 
 # with a GPU
@@ -531,8 +535,8 @@ def test_graphs_in_float64_find_the_same_as_the_cpu(size):
     wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
     writer = fast(copy.deepcopy(model).cuda())
     for _ in range(3):  # in earnest, recorded, replayed
-        same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
-    same(
+        assert_same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
+    assert_same(
         translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size))[
             ::-1
         ],
@@ -549,7 +553,9 @@ def test_graphs_of_the_common_search_find_the_same_as_the_cpu():
         {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
         {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 3:
-        same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+        assert_same(
+            translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options)
+        )
 
 
 @pytest.mark.cuda
@@ -558,7 +564,7 @@ def test_threads_share_an_engine_on_a_gpu():
     model = ends_early()
     wanted, writer = translate_tokens(model, SENTENCES, strategy=Beam(3)), fast(copy.deepcopy(model).cuda())
     for _ in range(3):
-        same(
+        assert_same(
             translate_tokens(writer, SENTENCES, strategy=Beam(3), limits=Limits(workers=3, batch_tokens=150)),
             wanted,
         )
@@ -571,9 +577,9 @@ def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name):
     model = small(**VARIANTS[name]).float()
     exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
     writer = fast(model.cuda())
-    found = [translate_tokens(writer, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
+    outputs = [translate_tokens(writer, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
     margin = [texts[0].score - texts[1].score for texts in exact]
-    differ, tied = near_ties([t[0].tokens for t in found], [t[0].tokens for t in exact], margin)
+    differ, tied = near_ties([t[0].tokens for t in outputs], [t[0].tokens for t in exact], margin)
     print(f"{name}: {differ} of {len(SENTENCES)} differ, {tied} of them near-ties")
     assert differ == tied
 
@@ -584,4 +590,4 @@ def test_bfloat16_on_a_gpu_is_close_to_float64():
     model = small()
     writer = fast(copy.deepcopy(model).float().cuda(), "bfloat16")
     for _ in range(3):
-        stays_near(writer, model)
+        assert_near(writer, model)

@@ -19,7 +19,7 @@ from tests.models.small import DECODERS, ENCODERS, make
 def best_of_all(models, limit):
     """Every text by the mean of probabilities at each step, best first by log p / length."""
     source = torch.tensor([[*SOURCE, EOS]])
-    found, going = {}, {(): 0.0}
+    result, going = {}, {(): 0.0}
     for n in range(limit):
         longer = {}
         for text, log_p in going.items():
@@ -29,20 +29,20 @@ def best_of_all(models, limit):
                 .mean(0)
                 .log()
             )
-            found[text, True] = (log_p + float(p[EOS])) / (n + 1)
+            result[text, True] = (log_p + float(p[EOS])) / (n + 1)
             longer |= {(*text, w): log_p + float(p[w]) for w in WORDS}
         going = longer
-    found |= {(text, False): p / limit for text, p in going.items()}
-    return sorted(found.items(), key=lambda item: -item[1])
+    result |= {(text, False): p / limit for text, p in going.items()}
+    return sorted(result.items(), key=lambda item: -item[1])
 
 
 @pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("simple", "input feeding", "none")])
 def test_a_large_beam_ranks_by_the_mean_of_probabilities(kinds):
     models = [tiny(kind) for kind in kinds]
     wanted = best_of_all(models, 3)
-    found = translate_tokens(Ensemble(models), [SOURCE], strategy=Beam(100), limits=Limits(max_length=3))[0]
-    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
-    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
+    outputs = translate_tokens(Ensemble(models), [SOURCE], strategy=Beam(100), limits=Limits(max_length=3))[0]
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-9)
 
 
 def test_an_ensemble_of_one_model_is_the_model():

@@ -88,10 +88,10 @@ def test_truncation_keeps_the_probabilities_of_the_definition(options):
     uniform = (torch.arange(n) + 0.5) / n
     if sample.top_k:
         best, words = log_p.topk(sample.top_k)
-        found = words[sample.sample(best.expand(n, -1), uniform.double())]
+        result = words[sample.sample(best.expand(n, -1), uniform.double())]
     else:
-        found = sample.sample(log_p.expand(n, -1), uniform.double())
-    assert torch.bincount(found, minlength=6).double() / n == pytest.approx(p, abs=2e-5)
+        result = sample.sample(log_p.expand(n, -1), uniform.double())
+    assert torch.bincount(result, minlength=6).double() / n == pytest.approx(p, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_a_low_temperature_is_greedy():
 
 
 def test_samples_satisfy_constraints():
-    found = drawn(
+    result = drawn(
         tiny(),
         Sample(count=40, seed=0, top_k=3),
         constraints=TokenConstraints(min_length=2, forbidden=((4,),)),
         limits=Limits(max_length=5),
     )[0]
-    assert all(4 not in text and len(text) >= 2 for text, _ in found)
+    assert all(4 not in text and len(text) >= 2 for text, _ in result)
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ SENTENCES = [
 ]
 
 
-def same(found, wanted):
-    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [
+def assert_same(result, wanted):
+    assert [[(h.tokens, h.ended) for h in texts] for texts in result] == [
         [(h.tokens, h.ended) for h in texts] for texts in wanted
     ]
-    for texts, others in zip(found, wanted, strict=True):
+    for texts, others in zip(result, wanted, strict=True):
         assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=1e-11)
 
 
@@ -47,9 +47,9 @@ def same(found, wanted):
 def test_a_large_beam_finds_all_outputs_sorted_by_score(decoder, penalty):
     model = tiny(decoder)
     wanted = ranked(every_text(model, 3), penalty)
-    found = translate_tokens(model, [SOURCE], strategy=Beam(100, penalty), limits=Limits(max_length=3))[0]
-    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
-    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
+    outputs = translate_tokens(model, [SOURCE], strategy=Beam(100, penalty), limits=Limits(max_length=3))[0]
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-10)
 
 
 def test_a_small_beam_equals_the_definition():
@@ -69,18 +69,18 @@ def test_a_small_beam_equals_the_definition():
         if len(over) >= size:
             break
     over += [(text, p / limit) for text, p in beam][: max(0, size - len(over))]
-    found = translate_tokens(model, [SOURCE], strategy=Beam(size), limits=Limits(max_length=limit))[0]
+    outputs = translate_tokens(model, [SOURCE], strategy=Beam(size), limits=Limits(max_length=limit))[0]
     wanted = sorted(over, key=lambda t: -t[1])[:size]
-    assert [(*h.tokens,) for h in found] == [text for text, _ in wanted]
-    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-8)
+    assert [(*h.tokens,) for h in outputs] == [text for text, _ in wanted]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-8)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_beam_one_is_the_greedy_loop_without_caches(decoder):
     model, batch = make(ENCODERS["transformer"], DECODERS[decoder]).eval(), make_batch()
     sentences = [row[: n - 1].tolist() for row, n in zip(batch.source, batch.source_lengths, strict=True)]
-    found = translate_tokens(model, sentences, strategy=Beam(1), limits=Limits(max_length=12))
-    for sentence, texts in zip(sentences, found, strict=True):
+    outputs = translate_tokens(model, sentences, strategy=Beam(1), limits=Limits(max_length=12))
+    for sentence, texts in zip(sentences, outputs, strict=True):
         text, source, log_p = [], torch.tensor([[*sentence, EOS]]), 0.0
         while len(text) < 12:
             scores = model(source, torch.tensor([[BOS, *text]]))[0, -1].detach()
@@ -99,19 +99,19 @@ def test_beam_one_is_the_greedy_loop_without_caches(decoder):
 def test_a_sentence_is_translated_the_same_alone_and_in_a_batch(size, decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(size))[0] for sentence in SENTENCES]
-    same(translate_tokens(model, SENTENCES, strategy=Beam(size)), alone)
-    same(translate_tokens(model, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
-    same(
+    assert_same(translate_tokens(model, SENTENCES, strategy=Beam(size)), alone)
+    assert_same(translate_tokens(model, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
+    assert_same(
         translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=30 * size)), alone
     )
-    same(translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(workers=3)), alone)
+    assert_same(translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(workers=3)), alone)
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "convolutional", "attention on gru"])
 def test_padding_does_not_reach_the_encoder(encoder):
     model = make(ENCODERS[encoder], DECODERS["transformer"]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(3))[0] for sentence in SENTENCES]
-    same(translate_tokens(model, SENTENCES, strategy=Beam(3)), alone)
+    assert_same(translate_tokens(model, SENTENCES, strategy=Beam(3)), alone)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
             for _ in range(3 if i < 5 else 100):
                 if running:
                     running.step()
-    same(
+    assert_same(
         [task.hypotheses for task in tasks],
         translate_tokens(model, SENTENCES, strategy=Beam(3), limits=Limits(max_length=25)),
     )
@@ -153,21 +153,21 @@ def test_in_float32_only_near_ties_depend_on_the_batch():
 
 
 def test_hypotheses_are_sorted_and_distinct():
-    found = translate_tokens(tiny(), [[4, 5]], strategy=Beam(5))[0]
-    assert len(found) == 5 and len({(*h.tokens, h.ended) for h in found}) == 5
-    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    outputs = translate_tokens(tiny(), [[4, 5]], strategy=Beam(5))[0]
+    assert len(outputs) == 5 and len({(*h.tokens, h.ended) for h in outputs}) == 5
+    assert [h.score for h in outputs] == sorted((h.score for h in outputs), reverse=True)
 
 
 def test_a_hypothesis_that_did_not_end_has_maximum_length():
     for limit in (1, 2, 4):
-        found = translate_tokens(tiny(), [SOURCE], strategy=Beam(6), limits=Limits(max_length=limit))[0]
-        assert all(len(h.tokens) == limit for h in found if not h.ended)
-        assert all(len(h.tokens) < limit for h in found if h.ended)
+        outputs = translate_tokens(tiny(), [SOURCE], strategy=Beam(6), limits=Limits(max_length=limit))[0]
+        assert all(len(h.tokens) == limit for h in outputs if not h.ended)
+        assert all(len(h.tokens) < limit for h in outputs if h.ended)
 
 
 def test_one_group_is_the_plain_beam():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
-    same(
+    assert_same(
         translate_tokens(model, SENTENCES, strategy=Beam(4, groups=1, diversity=9.0)),
         translate_tokens(model, SENTENCES, strategy=Beam(4)),
     )
@@ -198,28 +198,28 @@ def test_diverse_groups_equal_the_definition():
         for g in range(2)
         for text, score in (*over[g], *((t, p / limit) for t, p in beams[g][: max(0, 2 - len(over[g]))]))
     }
-    found = translate_tokens(
+    outputs = translate_tokens(
         model, [SOURCE], strategy=Beam(4, groups=2, diversity=strength), limits=Limits(max_length=limit)
     )[0]
-    assert {(*h.tokens,) for h in found} == set(wanted)
-    for h in found:
+    assert {(*h.tokens,) for h in outputs} == set(wanted)
+    for h in outputs:
         assert h.score == pytest.approx(wanted[(*h.tokens,)], abs=1e-8)
 
 
 def test_diverse_groups_do_not_depend_on_the_batch():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     beam = Beam(6, groups=3, diversity=1.0)
-    same(
+    assert_same(
         translate_tokens(model, SENTENCES, strategy=beam),
         [translate_tokens(model, [s], strategy=beam)[0] for s in SENTENCES],
     )
 
 
 def test_strong_diversity_starts_every_group_with_another_token():
-    found = translate_tokens(
+    outputs = translate_tokens(
         tiny(), [SOURCE], strategy=Beam(3, groups=3, diversity=1e3), limits=Limits(max_length=3)
     )[0]
-    assert len({tuple(h.tokens[:1]) for h in found}) == 3
+    assert len({tuple(h.tokens[:1]) for h in outputs}) == 3
 
 
 def test_an_empty_sentence_has_no_hypotheses():
@@ -230,7 +230,7 @@ def test_a_model_in_training_is_searched_without_dropout_and_stays_in_training()
     model = tiny()
     wanted = translate_tokens(model, [SOURCE])
     model.train()
-    same(translate_tokens(model, [SOURCE]), wanted)
+    assert_same(translate_tokens(model, [SOURCE]), wanted)
     assert model.training
 
 
@@ -300,7 +300,7 @@ def test_length_limits_of_a_batch_are_independent():
             running.step()
     for task, n in itertools.product(tasks, (1, 2, 4)):
         if task.max_length == n:
-            same(
+            assert_same(
                 [task.hypotheses],
                 translate_tokens(model, [SOURCE], strategy=Beam(2), limits=Limits(max_length=n)),
             )

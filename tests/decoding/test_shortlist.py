@@ -62,8 +62,8 @@ def engine(shortlist, precision="float32", **changes) -> Any:
     return Engine(model, precision, shortlist)
 
 
-def key(found):
-    return [[(h.tokens, h.log_p) for h in texts] for texts in found]
+def key(result):
+    return [[(h.tokens, h.log_p) for h in texts] for texts in result]
 
 
 @pytest.fixture(scope="module")
@@ -108,25 +108,25 @@ def test_the_listed_tokens_are_those_of_ibm_model_1(pairs, cache, monkeypatch, c
     monkeypatch.setattr(ibm1, "CELLS", cells)  # blocks of a few target words
     monkeypatch.setattr(ibm1, "PAIRS", at_once)  # and chunks of a row or two
     data, (source, target) = prepared(pairs), pairs[1]
-    found = ibm1.associate(data, source, target, best=3, frequent=2)
+    result = ibm1.associate(data, source, target, best=3, frequent=2)
     rows = [(data.source(i).tolist(), data.target(i).tolist()) for i in range(data.rows)]
     often = np.bincount(np.concatenate([row[1] for row in rows]), minlength=len(target))
-    assert sorted(often[found.frequent]) == sorted(often)[-2:]
-    given = {UNK, EOS, *found.frequent.tolist()}
+    assert sorted(often[result.frequent]) == sorted(often)[-2:]
+    given = {UNK, EOS, *result.frequent.tolist()}
     counts = model_one(rows)
     for e in range(4, len(source)):
         scores = {f: c for (word, f), c in counts.items() if word == e and f not in given}
-        listed = [f for f in found.best[e].tolist() if f != EOS]
+        listed = [f for f in result.best[e].tolist() if f != EOS]
         want = sorted(scores.values(), reverse=True)[:3]
         assert sorted((scores[f] for f in listed), reverse=True) == pytest.approx(want, rel=1e-5)
-    assert target.encode("hund")[0] in found.best[source.encode("dog")[0]]
+    assert target.encode("hund")[0] in result.best[source.encode("dog")[0]]
 
 
 def test_a_sentence_allows_the_lists_of_its_tokens_and_frequent_tokens():
     best = np.full((30, 2), EOS, np.int32)
     best[5], best[6] = [20, 21], [21, 22]
-    found = Shortlist(best, np.array([9], np.int32), "a", "b", 30).allowed([[5, 6, EOS], [7, EOS]])
-    assert [words.tolist() for words in found] == [[UNK, EOS, 9, 20, 21, 22], [UNK, EOS, 9]]
+    result = Shortlist(best, np.array([9], np.int32), "a", "b", 30).allowed([[5, 6, EOS], [7, EOS]])
+    assert [words.tolist() for words in result] == [[UNK, EOS, 9, 20, 21, 22], [UNK, EOS, 9]]
     shared = Shortlist(
         best, np.array([9], np.int32), "a", "a", 30
     )  # one vocabulary: a word may stay as it is
@@ -144,12 +144,12 @@ def test_scores_outside_the_list_are_minus_infinity(precision):
     first = torch.full((len(SENTENCES),), BOS)
     memory = with_list.encode(source, lengths)
     scores, _ = with_list.step(first, with_list.start(memory, first))
-    whole, _ = without.step(first, without.start(without.encode(source, lengths), first))
+    full, _ = without.step(first, without.start(without.encode(source, lengths), first))
     listed = torch.zeros_like(scores, dtype=torch.bool)
     for row, words in enumerate(memory.allowed):
         listed[row, words] = True
     assert listed.sum(1).min() > 10 and listed.sum(1).max() < VOCAB
-    assert torch.equal(scores, whole.masked_fill(~listed, -torch.inf))
+    assert torch.equal(scores, full.masked_fill(~listed, -torch.inf))
     for k in (1, 5, 1000):
         log_p, words, _ = with_list.best(first, with_list.start(memory, first), k)
         want, at = log_probabilities(scores.clone()).topk(min(k, VOCAB), -1)
@@ -162,10 +162,10 @@ def test_scores_outside_the_list_are_minus_infinity(precision):
 def test_a_list_of_all_tokens_changes_no_bit(precision):
     every = drawn(1, 0)
     every = Shortlist(every.best, np.arange(VOCAB, dtype=np.int32), "a", "b", VOCAB)
-    found, want = (
-        translate_tokens(engine(each, precision), SENTENCES, strategy=Beam(3)) for each in (every, None)
+    outputs, want = (
+        translate_tokens(engine(item, precision), SENTENCES, strategy=Beam(3)) for item in (every, None)
     )
-    assert key(found) == key(want)
+    assert key(outputs) == key(want)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -214,24 +214,24 @@ def test_prefix_and_required_tokens_are_allowed():
 def test_prefixes_and_required_words_need_not_be_listed():
     listed = engine(drawn())
     words = listed.shortlist.allowed([[*s, EOS] for s in MANY])
-    outside = [np.setdiff1d(np.arange(4, VOCAB), each)[:2].tolist() for each in words]
-    asked = [pair if i % 2 else [] for i, pair in enumerate(outside)]  # every second sentence
+    outside = [np.setdiff1d(np.arange(4, VOCAB), word)[:2].tolist() for word in words]
+    prompts = [pair if i % 2 else [] for i, pair in enumerate(outside)]  # every second sentence
     plain = key(translate_tokens(listed, MANY, strategy=Beam(2)))
-    begun = translate_tokens(listed, MANY, strategy=Beam(2), constraints=TokenConstraints(prefixes=asked))
+    begun = translate_tokens(listed, MANY, strategy=Beam(2), constraints=TokenConstraints(prefixes=prompts))
     held = translate_tokens(
         listed,
         MANY,
         strategy=Beam(2),
-        constraints=TokenConstraints(required=[[pair] if pair else [] for pair in asked]),
+        constraints=TokenConstraints(required=[[pair] if pair else [] for pair in prompts]),
     )
-    for i, pair in enumerate(asked):
+    for i, pair in enumerate(prompts):
         assert all(h.tokens[: len(pair)] == pair and np.isfinite(h.log_p) for h in begun[i])
         assert all(str(pair)[1:-1] in str(h.tokens) for h in held[i])
         if not pair:  # its neighbours' prefixes do not change a sentence
             assert [h.tokens for h in begun[i]] == [tokens for tokens, _ in plain[i]]
     alone = [
         translate_tokens(listed, [s], strategy=Beam(2), constraints=TokenConstraints(prefixes=[p]))[0]
-        for s, p in zip(MANY, asked, strict=True)
+        for s, p in zip(MANY, prompts, strict=True)
     ]
     assert [[h.tokens for h in texts] for texts in begun] == [[h.tokens for h in texts] for texts in alone]
 
@@ -265,11 +265,11 @@ def test_the_command_learns_from_the_training_data_or_given_files(folder, pairs,
         f"{folder / FILE_NAME}: 3 target tokens for each of {len(source)} source tokens, 2 for all"
         in capsys.readouterr().out
     )
-    own = load(folder)
+    learned = load(folder)
     want = ibm1.associate(prepared(pairs), source, target, 3, 2)
-    assert np.array_equal(own.best, want.best) and np.array_equal(own.frequent, want.frequent)
+    assert np.array_equal(learned.best, want.best) and np.array_equal(learned.frequent, want.frequent)
     shortlist_command.command(folder, [str(pairs[0] / "s.en"), str(pairs[0] / "s.en")], 3, 2)
-    assert not np.array_equal(load(folder).best, own.best)
+    assert not np.array_equal(load(folder).best, learned.best)
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
@@ -294,12 +294,12 @@ def test_a_job_uses_the_shortlist_and_notices_changes(folder, pairs):
 
 def test_a_shortlist_of_another_model_is_an_error(folder, pairs):
     shortlist_command.command(folder, None, 2, 1)
-    found, model = load(folder), load_model(folder)
-    other = Shortlist(found.best, found.frequent, "elsewhere", found.target, found.size)
-    asked = [lambda listed: listed.check(model)]
+    loaded, model = load(folder), load_model(folder)
+    other = Shortlist(loaded.best, loaded.frequent, "elsewhere", loaded.target, loaded.size)
+    request = [lambda listed: listed.check(model)]
     if why_not(model) is None:  # only where the engine runs can a model be made with a list
-        asked.append(lambda listed: fast(model, shortlist=listed))
-    for check in asked:
+        request.append(lambda listed: fast(model, shortlist=listed))
+    for check in request:
         with pytest.raises(
             FolderError,
             match="made with another source tokenizer than the model.s; make one with `regard shortlist",
@@ -309,7 +309,7 @@ def test_a_shortlist_of_another_model_is_an_error(folder, pairs):
             FolderError, match=r"for 150 source and 150 target tokens, and the model has \d+ and \d+"
         ):
             check(drawn())
-    found.check(model)
+    loaded.check(model)
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ def gold(sure, possible=""):
 def test_the_rates_as_worked_out_by_hand():
     # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is
     # missed.
-    found = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
-    assert found.precision == pytest.approx(3 / 5)
-    assert found.recall == pytest.approx(2 / 3)
-    assert found.aer == pytest.approx(1 - (2 + 3) / (5 + 3))
-    assert (found.predicted, found.sure, found.possible, found.sentences) == (5, 3, 5, 2)
-    assert str(found) == (
+    scores = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
+    assert scores.precision == pytest.approx(3 / 5)
+    assert scores.recall == pytest.approx(2 / 3)
+    assert scores.aer == pytest.approx(1 - (2 + 3) / (5 + 3))
+    assert (scores.predicted, scores.sure, scores.possible, scores.sentences) == (5, 3, 5, 2)
+    assert str(scores) == (
         "AER 0.3750, precision 0.6000, recall 0.6667\n2 sentences: 5 links predicted; gold has 3 sure and 2 "
         "further possible links"
     )
@@ -40,12 +40,12 @@ LINKS = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=
 
 @given(st.lists(st.tuples(LINKS, LINKS, LINKS), min_size=1, max_size=4))
 def test_the_definition_of_och_and_ney_in_exact_numbers(sentences):
-    found = [a for a, _, _ in sentences]
+    results = [a for a, _, _ in sentences]
     wanted = [Gold(s, s | p) for _, s, p in sentences]
-    a = {(i, *link) for i, each in enumerate(found) for link in each}
-    s = {(i, *link) for i, each in enumerate(wanted) for link in each.sure}
-    p = {(i, *link) for i, each in enumerate(wanted) for link in each.possible}
-    result = score(found, wanted)
+    a = {(i, *link) for i, item in enumerate(results) for link in item}
+    s = {(i, *link) for i, item in enumerate(wanted) for link in item.sure}
+    p = {(i, *link) for i, item in enumerate(wanted) for link in item.possible}
+    result = score(results, wanted)
     if a or s:
         assert result.aer == pytest.approx(float(1 - Fraction(len(a & s) + len(a & p), len(a) + len(s))))
     if a:

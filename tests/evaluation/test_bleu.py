@@ -27,10 +27,10 @@ def test_precisions_of_the_lecture_are_clipped():
 
 def test_the_worked_example_of_the_lecture():
     assert brevity_penalty(REFERENCE, HYPOTHESIS) == pytest.approx(math.exp(-1 / 5), abs=1e-15)
-    found = sentence_bleu(REFERENCE, HYPOTHESIS)
-    assert found == pytest.approx(math.exp(-1 / 5) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4), abs=1e-15)
-    assert round(found, 3) == 0.548
-    assert round(found, 4) == 0.5475
+    result = sentence_bleu(REFERENCE, HYPOTHESIS)
+    assert result == pytest.approx(math.exp(-1 / 5) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4), abs=1e-15)
+    assert round(result, 3) == 0.548
+    assert round(result, 4) == 0.5475
 
 
 def test_bleu_is_zero_without_a_matching_four_gram():

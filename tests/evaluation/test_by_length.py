@@ -21,33 +21,33 @@ def corrupted(references):
 
 def test_each_bucket_is_scored_as_a_separate_corpus():
     hypotheses = [*REFERENCES[:2], *corrupted(REFERENCES[2:])]
-    found = bleu_by_length(hypotheses, REFERENCES, SOURCES)
-    assert [(b.label, b.lines) for b in found.buckets] == [
+    result = bleu_by_length(hypotheses, REFERENCES, SOURCES)
+    assert [(b.label, b.lines) for b in result.buckets] == [
         ("1–10", 2), ("11–20", 2), ("21–30", 1), ("31–40", 0), ("41–50", 0), ("51+", 1)
     ]  # fmt: skip
-    assert found.buckets[0].bleu == pytest.approx(100)
-    assert found.buckets[1].bleu == pytest.approx(corpus_bleu(hypotheses[2:4], REFERENCES[2:4]))
-    assert found.buckets[3].bleu is None
-    assert found.length_of == "source"
-    assert sum(b.lines for b in found.buckets) == len(SOURCES)
+    assert result.buckets[0].bleu == pytest.approx(100)
+    assert result.buckets[1].bleu == pytest.approx(corpus_bleu(hypotheses[2:4], REFERENCES[2:4]))
+    assert result.buckets[3].bleu is None
+    assert result.length_of == "source"
+    assert sum(b.lines for b in result.buckets) == len(SOURCES)
 
 
 def test_without_a_source_reference_words_are_counted():
-    found = bleu_by_length(REFERENCES, REFERENCES, edges=(7, 8))
-    assert found.length_of == "reference"
-    assert [b.lines for b in found.buckets] == [1, 2, 3]
+    result = bleu_by_length(REFERENCES, REFERENCES, edges=(7, 8))
+    assert result.length_of == "reference"
+    assert [b.lines for b in result.buckets] == [1, 2, 3]
 
 
 def test_empty_lines_belong_to_the_first_bucket():
-    found = bleu_by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
-    assert [b.lines for b in found.buckets] == [1, 1]
+    result = bleu_by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
+    assert [b.lines for b in result.buckets] == [1, 1]
 
 
 def test_several_references_and_other_measures_of_length():
     other = corrupted(REFERENCES)
-    found = bleu_by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
-    assert all(b.bleu is None or b.bleu == pytest.approx(100) for b in found.buckets)
-    assert [b.lines for b in found.buckets] == [2, 1, 3]
+    result = bleu_by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
+    assert all(b.bleu is None or b.bleu == pytest.approx(100) for b in result.buckets)
+    assert [b.lines for b in result.buckets] == [2, 1, 3]
 
 
 def test_table_and_plot_show_several_systems(tmp_path):
@@ -65,8 +65,8 @@ def test_table_and_plot_show_several_systems(tmp_path):
 def test_as_dict_is_ready_for_json():
     import json
 
-    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
-    again = json.loads(json.dumps(found.as_dict()))
+    result = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
+    again = json.loads(json.dumps(result.as_dict()))
     assert again["length_of"] == "source"
     assert again["buckets"][-1] == {"shortest": 51, "longest": None, "lines": 1, "bleu": pytest.approx(100)}
 
@@ -77,12 +77,12 @@ def test_invalid_input_is_an_error(tmp_path):
     for edges in ((), (0, 5), (5, 5), (9, 3), (2.5,), (True,)):
         with pytest.raises(OptionError, match="edges must be increasing integers"):
             bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
-    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
+    result = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     with pytest.raises(DataError, match="b has other buckets than a"):
-        table({"a": found, "b": bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
+        table({"a": result, "b": bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
     with pytest.raises(DataError, match="no curves to show"):
         table({})
     with pytest.raises(OptionError, match=r"saved as \.png, \.svg or \.pdf, got lengths\.gif2"):
-        plot({"a": found}, tmp_path / "lengths.gif2")
+        plot({"a": result}, tmp_path / "lengths.gif2")
     with pytest.raises(DataError, match="cannot be written: No such file or directory"):
-        plot({"a": found}, tmp_path / "nowhere" / "lengths.png")
+        plot({"a": result}, tmp_path / "nowhere" / "lengths.png")

@@ -18,34 +18,34 @@ DRAWN = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), mi
 def test_all_scores_equal_scikit_learns(pairs):
     metrics = pytest.importorskip("sklearn.metrics")
     gold, predicted = map(list, zip(*pairs, strict=True))
-    found = scores(gold, predicted, labels=LABELS)
+    result = scores(gold, predicted, labels=LABELS)
     precision, recall, f1, support = metrics.precision_recall_fscore_support(
         gold, predicted, labels=LABELS, zero_division=0
     )
     assert (
-        found.accuracy == accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
+        result.accuracy == accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
     )
-    assert found.macro_f1 == pytest.approx(
+    assert result.macro_f1 == pytest.approx(
         metrics.f1_score(gold, predicted, average="macro", zero_division=0)
     )
-    assert macro_f1(gold, predicted) == pytest.approx(found.macro_f1)
-    assert [score.precision for score in found.classes] == pytest.approx(list(precision))
-    assert [score.recall for score in found.classes] == pytest.approx(list(recall))
-    assert [score.f1 for score in found.classes] == pytest.approx(list(f1))
-    assert [score.support for score in found.classes] == list(support)
-    np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(gold, predicted, labels=LABELS))
+    assert macro_f1(gold, predicted) == pytest.approx(result.macro_f1)
+    assert [score.precision for score in result.classes] == pytest.approx(list(precision))
+    assert [score.recall for score in result.classes] == pytest.approx(list(recall))
+    assert [score.f1 for score in result.classes] == pytest.approx(list(f1))
+    assert [score.support for score in result.classes] == list(support)
+    np.testing.assert_array_equal(result.confusion, metrics.confusion_matrix(gold, predicted, labels=LABELS))
 
 
 def test_a_small_case_worked_by_hand():
-    found = scores(["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no", "yes"])
-    assert found.labels == ("no", "yes")
-    assert found.confusion.tolist() == [[2, 1], [1, 1]]  # of three no two were found; of two yes one
-    assert found.accuracy == pytest.approx(3 / 5)
-    no, yes = found.classes
+    result = scores(["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no", "yes"])
+    assert result.labels == ("no", "yes")
+    assert result.confusion.tolist() == [[2, 1], [1, 1]]  # of three no two were found; of two yes one
+    assert result.accuracy == pytest.approx(3 / 5)
+    no, yes = result.classes
     assert (no.precision, no.recall, no.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
     assert (yes.precision, yes.recall, yes.f1) == pytest.approx((1 / 2, 1 / 2, 1 / 2))
-    assert found.macro_f1 == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert found.calibration is None
+    assert result.macro_f1 == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert result.calibration is None
 
 
 def test_a_label_that_never_occurs_does_not_pull_the_mean_down():
@@ -76,19 +76,19 @@ def test_with_many_labels_the_most_frequent_mistakes_are_listed():
 
 
 def test_json_holds_everything():
-    found = scores(["a", "b"], ["a", "a"], np.array([[0.9, 0.1], [0.6, 0.4]]), ["a", "b"])
-    read = json.loads(json.dumps(found.as_dict()))
+    result = scores(["a", "b"], ["a", "a"], np.array([[0.9, 0.1], [0.6, 0.4]]), ["a", "b"])
+    read = json.loads(json.dumps(result.as_dict()))
     assert read["accuracy"] == 0.5
     assert read["classes"]["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1}
     assert read["confusion"] == {"labels": ["a", "b"], "counts": [[1, 0], [1, 0]]}
-    assert read["calibration"]["brier"] == pytest.approx(found.calibration.brier)
+    assert read["calibration"]["brier"] == pytest.approx(result.calibration.brier)
 
 
 def test_plots_are_written(tmp_path):
-    found = scores(
+    result = scores(
         ["a", "b", "b"], ["a", "a", "b"], np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), ["a", "b"]
     )
-    paths = found.draw(tmp_path / "confusion.png")
+    paths = result.draw(tmp_path / "confusion.png")
     assert [path.name for path in paths] == ["confusion.png", "confusion-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     many = scores(
@@ -96,7 +96,7 @@ def test_plots_are_written(tmp_path):
     )
     assert many.draw(tmp_path / "many.svg")[0].stat().st_size > 1000
     with pytest.raises(OptionError, match=r"\.png, \.svg or \.pdf, got confusion\.doc"):
-        found.draw(tmp_path / "confusion.doc")
+        result.draw(tmp_path / "confusion.doc")
 
 
 @pytest.mark.parametrize(

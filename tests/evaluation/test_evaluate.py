@@ -77,12 +77,12 @@ def language_model(mode, tmp_path, monkeypatch, length=8):
 @pytest.mark.parametrize("mode", ["stream", "crops", "lines"])
 def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypatch):
     model, data, text = language_model(mode, tmp_path, monkeypatch)
-    found = evaluate(model, data)
-    assert found.language is not None
+    result = evaluate(model, data)
+    assert result.language is not None
     read = [line for line in text if line or mode != "lines"]
     rows = [[*model.target_tokenizer.encode(line), 3] for line in read]
-    assert found.language.tokens == sum(map(len, rows))
-    assert found.language.text.words == sum(len(line.split()) + 1 for line in read)
+    assert result.language.tokens == sum(map(len, rows))
+    assert result.language.text.words == sum(len(line.split()) + 1 for line in read)
     if mode == "lines":
         pieces = [([2, *row[:-1]], row) for row in rows]
     else:
@@ -97,8 +97,8 @@ def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypat
             for given, wanted in pieces:
                 scores = model(torch.tensor([given])).log_softmax(-1)[0]
                 nll -= float(scores[range(len(wanted)), wanted].sum())
-        assert found.language.nll == pytest.approx(nll, rel=1e-9)
-        assert found.language.perplexity == pytest.approx(
+        assert result.language.nll == pytest.approx(nll, rel=1e-9)
+        assert result.language.perplexity == pytest.approx(
             math.exp(nll / len([t for row in rows for t in row])), rel=1e-9
         )
 
@@ -124,7 +124,7 @@ def test_translation_options_are_errors_for_a_language_model(tmp_path, monkeypat
 
 def test_the_training_cost_comes_from_the_card():
     result = SimpleNamespace(data="multi30k", split="test", bleu=30.0)
-    found = training_cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
-    assert found is not None
-    assert (found.flops, found.hours, found.devices, found.bleu) == (1e15, 2.0, 2, 30.0)
+    results = training_cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
+    assert results is not None
+    assert (results.flops, results.hours, results.devices, results.bleu) == (1e15, 2.0, 2, 30.0)
     assert training_cost({}, result) is None

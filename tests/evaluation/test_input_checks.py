@@ -67,8 +67,8 @@ def test_a_constant_output_gives_no_warning():
     ],
 )
 def test_lines_moved_by_a_few_are_noticed(moved, says):
-    found = warnings_of(moved(HYPOTHESIS), REFERENCE)
-    assert says in found[-1]
+    result = warnings_of(moved(HYPOTHESIS), REFERENCE)
+    assert says in result[-1]
 
 
 @pytest.mark.parametrize("order", ["shuffled", "reversed", "far"])
@@ -76,13 +76,13 @@ def test_lines_in_another_order_are_noticed(order):
     hypotheses = HYPOTHESIS[40:] + HYPOTHESIS[:40] if order == "far" else HYPOTHESIS[::-1]
     if order == "shuffled":
         random.Random(5).shuffle(hypotheses)
-    (found,) = warnings_of(hypotheses, REFERENCE)
-    assert "the hypothesis and the reference seem not to be in the same order" in found
+    (result,) = warnings_of(hypotheses, REFERENCE)
+    assert "the hypothesis and the reference seem not to be in the same order" in result
 
 
 def test_only_the_reference_that_is_out_of_order_is_named():
-    (found,) = warnings_of(HYPOTHESIS, translated(REFERENCE, 0.2, seed=9), [*REFERENCE[1:], REFERENCE[0]])
-    assert "match reference 2 1 line before" in found
+    (result,) = warnings_of(HYPOTHESIS, translated(REFERENCE, 0.2, seed=9), [*REFERENCE[1:], REFERENCE[0]])
+    assert "match reference 2 1 line before" in result
 
 
 def test_as_many_references_as_lines_the_wrong_way_round_are_noticed():
@@ -200,6 +200,6 @@ def test_real_sentences_raise_no_false_alarm():
         )
     for name, lines in sides.items():
         if name.startswith("tok"):
-            found = warnings_of(lines, plain)
-            assert any("the hypothesis looks tokenised" in s for s in found)
-            assert any("lower case" in s for s in found)
+            result = warnings_of(lines, plain)
+            assert any("the hypothesis looks tokenised" in s for s in result)
+            assert any("lower case" in s for s in result)

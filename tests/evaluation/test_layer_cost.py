@@ -98,21 +98,21 @@ def test_path_length_is_that_of_the_true_dependencies(layer):
 @pytest.mark.parametrize("heads", [None, 2])
 def test_the_vector_of_an_additive_energy_is_no_projection(heads):
     layer = MultiHead(M, 2, energy=Additive(8, hidden=5, heads=heads))
-    found = cost(layer, T)
-    assert found.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
-    assert found.parts["energies"] == 2 * T * T * 5  # v, once per pair and head
+    result = cost(layer, T)
+    assert result.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
+    assert result.parts["energies"] == 2 * T * T * 5  # v, once per pair and head
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         layer.energy(
             torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
         )  # its products with matrices are what the counter sees
-    assert 2 * found.parts["energy's own projections"] == counter.get_total_flops()
+    assert 2 * result.parts["energy's own projections"] == counter.get_total_flops()
 
 
 def test_learned_energies_and_gates_are_counted():
     layer = MultiHead(M, 2, energy=Additive(8, hidden=5))
-    found = cost(layer, T)
-    assert found.parts["energies"] == 2 * T * T * 5
-    assert found.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
+    result = cost(layer, T)
+    assert result.parts["energies"] == 2 * T * T * 5
+    assert result.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
     assert cost(Recurrence(M, cell="lstm"), T).operations == T * 8 * M * M
     assert cost(torch.nn.Linear(4, 6), T).operations == T * 24
 

@@ -15,15 +15,15 @@ def test_a_model_that_guesses_among_n_has_perplexity_n():
 
 def test_a_text_is_measured_with_its_line_ends():
     text = ["naïve café", "", "日本"]
-    found = count_text(text)
-    assert (found.lines, found.words, found.characters, found.bytes) == (
+    result = count_text(text)
+    assert (result.lines, result.words, result.characters, result.bytes) == (
         3,
         2 + 0 + 1 + 3,
         10 + 0 + 2 + 3,
         12 + 0 + 6 + 3,
     )
-    assert found.characters == len("\n".join(text) + "\n")
-    assert found.bytes == len(("\n".join(text) + "\n").encode())
+    assert result.characters == len("\n".join(text) + "\n")
+    assert result.bytes == len(("\n".join(text) + "\n").encode())
 
 
 def test_the_same_likelihood_gives_each_unit_its_own_rate():
@@ -38,9 +38,9 @@ def test_the_same_likelihood_gives_each_unit_its_own_rate():
 
 def test_cutting_words_into_pieces_leaves_the_word_perplexity():
     text = count_text(["unlikely words"])
-    whole, pieces = LanguageScores(9.0, 3, text), LanguageScores(9.0, 7, text)
-    assert whole.word_perplexity == pieces.word_perplexity == whole.perplexity
-    assert pieces.perplexity < whole.perplexity
+    full, pieces = LanguageScores(9.0, 3, text), LanguageScores(9.0, 7, text)
+    assert full.word_perplexity == pieces.word_perplexity == full.perplexity
+    assert pieces.perplexity < full.perplexity
 
 
 def test_infinite_and_nan_values_are_kept():

@@ -28,9 +28,9 @@ CASES = [  # layer, separable, equivariant
     ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x),
 )
 def test_the_lectures_examples(layer, separable, equivariant):
-    found = is_separable(layer), is_equivariant(layer)
-    assert (bool(found[0]), bool(found[1])) == (separable, equivariant)
-    for finding in found:
+    result = is_separable(layer), is_equivariant(layer)
+    assert (bool(result[0]), bool(result[1])) == (separable, equivariant)
+    for finding in result:
         assert (finding.violation < 1e-12) if finding else (finding.violation > 1e-3)
 
 

@@ -47,8 +47,8 @@ def test_average_precision_and_recall_worked_by_hand():
 def test_a_query_without_a_ranking_scores_zero(tmp_path):
     path = tmp_path / "qrels.txt"
     path.write_text("1 0 a 1\n1 0 b 0\n2 0 c 2\n\n3 0 d 0\n", encoding="utf-8")
-    found = retrieval_scores({"1": ["a", "b"]}, read_qrels(path))
-    assert (found.queries, found.ndcg10, found.average_precision, found.recall100) == (2, 0.5, 0.5, 0.5)
+    scores = retrieval_scores({"1": ["a", "b"]}, read_qrels(path))
+    assert (scores.queries, scores.ndcg10, scores.average_precision, scores.recall100) == (2, 0.5, 0.5, 0.5)
 
 
 def test_invalid_judgements_are_named_by_line(tmp_path):

@@ -33,18 +33,18 @@ def test_scored_pairs_give_correlations_and_paraphrases_give_retrieval():
         targets=[TEXTS[0], TEXTS[1], TEXTS[5]],
         scores=[5.0, 4.0, 0.0],
     )
-    found = similarity_scores(model, split)
-    assert (found.pairs, found.positive_pairs, found.accuracy, found.mrr) == (3, 2, 1.0, 1.0)
-    assert found.spearman is not None and found.spearman > 0
-    assert found.as_dict()["spearman"] == found.spearman
-    assert "Spearman" in str(found)
+    result = similarity_scores(model, split)
+    assert (result.pairs, result.positive_pairs, result.accuracy, result.mrr) == (3, 2, 1.0, 1.0)
+    assert result.spearman is not None and result.spearman > 0
+    assert result.as_dict()["spearman"] == result.spearman
+    assert "Spearman" in str(result)
 
 
 def test_pairs_without_scores_all_count_for_retrieval():
-    found = similarity_scores(
+    result = similarity_scores(
         embedder(), SimpleNamespace(name="test", sources=TEXTS, targets=TEXTS, scores=[])
     )
-    assert found.spearman is None and found.accuracy == 1.0 and "spearman" not in found.as_dict()
+    assert result.spearman is None and result.accuracy == 1.0 and "spearman" not in result.as_dict()
 
 
 def test_data_without_pairs_is_an_error():

@@ -17,7 +17,7 @@ ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", 
 
 
 def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]]]:
-    """Sentences of gold and answers, ill-formed ones among them, of which some are alike."""
+    """Gold and predicted tags of random sentences, some equal, some ill-formed."""
     sentence = st.lists(
         st.tuples(st.sampled_from(tags), st.sampled_from([*tags, None, None])), min_size=1, max_size=7
     )
@@ -32,17 +32,17 @@ def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]
 @given(data=st.data())
 def test_all_scores_equal_seqevals(tags: list[str], data: st.DataObject) -> None:
     metrics = pytest.importorskip("seqeval.metrics")
-    gold, found = map(list, zip(*data.draw(drawn(tags)), strict=True))
-    ours = tagging_scores(gold, found)
+    gold, result = map(list, zip(*data.draw(drawn(tags)), strict=True))
+    ours = tagging_scores(gold, result)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about nothing to divide by
         for name in ("precision", "recall", "f1"):
             theirs = getattr(metrics, f"{name}_score")
-            assert getattr(ours, name) == pytest.approx(theirs(gold, found))
+            assert getattr(ours, name) == pytest.approx(theirs(gold, result))
             if ours.types:
-                assert ours.macro[name] == pytest.approx(theirs(gold, found, average="macro"))
-        assert ours.accuracy == pytest.approx(metrics.accuracy_score(gold, found))
-        report = metrics.classification_report(gold, found, output_dict=True) if ours.types else {}
+                assert ours.macro[name] == pytest.approx(theirs(gold, result, average="macro"))
+        assert ours.accuracy == pytest.approx(metrics.accuracy_score(gold, result))
+        report = metrics.classification_report(gold, result, output_dict=True) if ours.types else {}
     for kind, score in ours.types.items():
         assert (score.precision, score.recall, score.f1, score.gold) == pytest.approx(
             [report[kind][name] for name in ("precision", "recall", "f1-score", "support")]
@@ -86,12 +86,12 @@ def test_sentences_that_do_not_match_are_named() -> None:
 def test_mentions_are_counted_in_three_ways() -> None:
     words = [["@", "ada", "saw", "Bob", "@"]]
     gold = [["B-PER", "B-PER", "O", "B-PER", "O"]]
-    found = [["B-PER", "O", "O", "B-PER", "O"]]
-    scores = tagging_scores(gold, found, words)
+    result = [["B-PER", "O", "O", "B-PER", "O"]]
+    scores = tagging_scores(gold, result, words)
     assert scores.micro == SpanScore(gold=3, predicted=2, correct=2)
     assert scores.views['"@ name" as one'] == SpanScore(gold=2, predicted=2, correct=1)
     assert scores.views["without mentions"] == SpanScore(gold=1, predicted=1, correct=1)
-    assert not tagging_scores(gold, found, [["x"] * 5]).views
+    assert not tagging_scores(gold, result, [["x"] * 5]).views
 
 
 def test_a_mention_is_joined_only_with_its_own_name() -> None:

@@ -16,27 +16,29 @@ from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE, translated
 def peers(hypotheses, documents, lowercase=False):
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    found = {}
+    result = {}
     for name, metric in (
         ("bleu", BLEU(lowercase=lowercase)),
         ("chrf", CHRF(lowercase=lowercase)),
         ("ter", TER()),
     ):
-        found[name] = (metric.corpus_score(hypotheses, documents).score, str(metric.get_signature()))
-    return found
+        result[name] = (metric.corpus_score(hypotheses, documents).score, str(metric.get_signature()))
+    return result
 
 
 @pytest.mark.parametrize("references", [1, 2])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
     documents = [REFERENCE, translated(REFERENCE, 0.3, seed=4)][:references]
-    found = translation_scores(HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase)
+    scores = translation_scores(
+        HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase
+    )
     for name, (score, signature) in peers(HYPOTHESIS, documents, lowercase).items():
-        assert getattr(found, name) == pytest.approx(score, abs=1e-9)
-        assert found.signatures[name] == signature
-    assert f"nrefs:{references}|" in found.signatures["bleu"]
-    assert (found.lines, found.references, found.warnings) == (120, references, ())
-    assert corpus_bleu(HYPOTHESIS, documents, lowercase=lowercase) == found.bleu
+        assert getattr(scores, name) == pytest.approx(score, abs=1e-9)
+        assert scores.signatures[name] == signature
+    assert f"nrefs:{references}|" in scores.signatures["bleu"]
+    assert (scores.lines, scores.references, scores.warnings) == (120, references, ())
+    assert corpus_bleu(HYPOTHESIS, documents, lowercase=lowercase) == scores.bleu
 
 
 def test_edges_of_the_scores():
@@ -55,10 +57,10 @@ def test_progress_reaches_the_last_line():
 
 
 def test_scores_print_and_become_json():
-    found = translation_scores(["", *HYPOTHESIS[1:]], REFERENCE)
-    text = str(found)
+    scores = translation_scores(["", *HYPOTHESIS[1:]], REFERENCE)
+    text = str(scores)
     for part in (
-        f"BLEU  {found.bleu:6.2f}",
+        f"BLEU  {scores.bleu:6.2f}",
         "tok:13a",
         "chrF",
         "nc:6",
@@ -67,17 +69,17 @@ def test_scores_print_and_become_json():
         "120 lines, 1 empty, 1 reference",
     ):
         assert part in text
-    again = json.loads(json.dumps(found.as_dict()))
-    assert again["bleu"] == found.bleu
+    again = json.loads(json.dumps(scores.as_dict()))
+    assert again["bleu"] == scores.bleu
     assert again["warnings"] == ["1 of 120 lines of the hypothesis is empty"]
     assert (again["empty_hypotheses"], again["empty_references"]) == (1, 0)
 
 
 def test_warnings_come_with_the_scores():
     moved = [*HYPOTHESIS[1:], HYPOTHESIS[0]]
-    found = translation_scores([line.replace(".", " .") for line in moved], REFERENCE)
-    assert len(found.warnings) == 2
-    assert found.bleu < 5 < translation_scores(HYPOTHESIS, REFERENCE).bleu
+    scores = translation_scores([line.replace(".", " .") for line in moved], REFERENCE)
+    assert len(scores.warnings) == 2
+    assert scores.bleu < 5 < translation_scores(HYPOTHESIS, REFERENCE).bleu
 
 
 def test_invalid_input_is_an_error():

@@ -12,10 +12,10 @@ def test_an_array_grows_on_disk_and_is_an_ordinary_npy(tmp_path, dtype):
     with GrowingArray(tmp_path / "a.npy", dtype) as array:
         for part in parts:
             array.append(part)
-    found = np.load(tmp_path / "a.npy")
-    assert found.dtype == dtype
-    assert np.array_equal(found, np.concatenate(parts))
-    assert np.array_equal(read_array(tmp_path / "a.npy"), found)
+    arrays = np.load(tmp_path / "a.npy")
+    assert arrays.dtype == dtype
+    assert np.array_equal(arrays, np.concatenate(parts))
+    assert np.array_equal(read_array(tmp_path / "a.npy"), arrays)
 
 
 def test_an_empty_array_can_be_read(tmp_path):

@@ -63,7 +63,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["x"]
 
 
-def test_what_others_put_into_a_folder_outlives_its_replacement(tmp_path):
+def test_other_files_in_a_folder_survive_its_replacement(tmp_path):
     write_folder(
         tmp_path / "x",
         lambda p: [(p / name).write_text("one", encoding="utf-8") for name in ("a.txt", "b.txt")],
@@ -73,11 +73,11 @@ def test_what_others_put_into_a_folder_outlives_its_replacement(tmp_path):
     (tmp_path / "x" / "more" / "y").write_text("mine", encoding="utf-8")
     write_folder(tmp_path / "x", fill_with("two"))
     verify_complete(tmp_path / "x")
-    found = {
+    result = {
         str(f.relative_to(tmp_path / "x")): f.read_text(encoding="utf-8") for f in files_in(tmp_path / "x")
     }
-    found.pop("checksums.json")
-    assert found == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
+    result.pop("checksums.json")
+    assert result == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
@@ -114,7 +114,7 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
-def check_full(place, result):
+def assert_full(place, result):
     lines = result.stdout.splitlines()
     assert len(lines) == 2 and all(
         "File too large" in line and "free some space" in line for line in lines
@@ -128,7 +128,7 @@ def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
     write_folder(tmp_path / "step-00000001", fill_with("one"))
     (tmp_path / "file").write_bytes(b"old")
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
-    check_full(
+    assert_full(
         tmp_path,
         subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True),
     )
@@ -167,16 +167,14 @@ def test_a_full_disk_is_a_clear_stop_and_damages_nothing(tmp_path):
         sys.executable,
     ]
     try:
-        found = subprocess.run(
-            [*command, IN_A_SMALL_DISK, WRITE], capture_output=True, text=True, timeout=120
-        )
+        done = subprocess.run([*command, IN_A_SMALL_DISK, WRITE], capture_output=True, text=True, timeout=120)
     except FileNotFoundError:
         pytest.skip("there is no unshare on this system")
-    if found.returncode and ("unshare" in found.stderr or "mount" in found.stderr):
-        pytest.skip(f"no file system can be mounted here: {found.stderr.strip()}")
-    assert found.returncode == 0, found.stderr
-    said, content, names = json.loads(found.stdout)
-    assert len(said) == 2 and all("No space left" in line for line in said)
+    if done.returncode and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    output, content, names = json.loads(done.stdout)
+    assert len(output) == 2 and all("No space left" in line for line in output)
     assert content == "old" and names == ["file", "step-00000001"]
 
 
@@ -187,14 +185,15 @@ from regard.files.atomic import write_file, write_folder
 from regard.files.checksums import verify_complete
 from regard.training.step_folders import folder_name
 place, text = Path(sys.argv[1]), "x" * 300_000
-print("ready", flush=True)
 for n in range(100_000):
     write = lambda p: (p / "a.txt").write_text(text + str(n), encoding="utf-8")
     write_folder(place / folder_name(n % 3), write)
+    if n == 0:
+        print("ready", flush=True)
 """
 
 
-def test_a_kill_at_any_moment_leaves_whole_folders_only(tmp_path):
+def test_a_kill_at_any_moment_leaves_complete_folders_only(tmp_path):
     import random
     import time
 
@@ -204,8 +203,10 @@ def test_a_kill_at_any_moment_leaves_whole_folders_only(tmp_path):
         time.sleep(0.02 + 0.2 * random.Random(n).random())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        for folder in step_folders(Path(tmp_path)):
-            verify_complete(folder)
+        kept = step_folders(Path(tmp_path))
+        for folder in kept:
+            verify_complete(folder)  # raises FolderError for an incomplete one
+        assert kept, "the process was killed before it wrote a folder"
 
 
 def is_complete(folder):

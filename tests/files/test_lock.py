@@ -14,7 +14,7 @@ from regard.training.trainer import resume, train
 from tests.training import tiny
 
 
-def test_the_second_is_told_who_has_it_and_gets_it_afterwards(tmp_path):
+def test_the_second_process_learns_who_holds_the_lock_and_gets_it_afterwards(tmp_path):
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
     first.acquire()

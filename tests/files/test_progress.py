@@ -17,7 +17,7 @@ def test_quick_work_shows_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_longer_work_is_told_in_plain_lines(capsys, monkeypatch):
+def test_longer_work_is_reported_in_plain_lines(capsys, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0.05)
     monkeypatch.setattr(progress, "INTERVAL", 0.1)
     with track(1000, "reading", "rows") as bar:
@@ -25,10 +25,10 @@ def test_longer_work_is_told_in_plain_lines(capsys, monkeypatch):
         time.sleep(0.4)
     out, err = capsys.readouterr()
     assert out == ""
-    told = err.splitlines()
-    assert 2 <= len(told) <= 5
-    assert told[0].startswith("reading: 250 rows of 1,000 rows (25%), ")
-    assert "rows/s, about " in told[0] and told[0].endswith("left")
+    outcome = err.splitlines()
+    assert 2 <= len(outcome) <= 5
+    assert outcome[0].startswith("reading: 250 rows of 1,000 rows (25%), ")
+    assert "rows/s, about " in outcome[0] and outcome[0].endswith("left")
 
 
 def test_lines_say_what_is_known():

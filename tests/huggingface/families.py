@@ -74,10 +74,10 @@ class Family:
             mask[0, :4] = 0
             if self.kind != "decoder":
                 mask = mask.flip(-1)
-        found = {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
+        result = {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
         if self.kind == "seq2seq":
-            found["decoder_input_ids"] = torch.randint(3, 60, (batch, 7), generator=g)
-        return found
+            result["decoder_input_ids"] = torch.randint(3, 60, (batch, 7), generator=g)
+        return result
 
     def output(self, model: Any, inputs: dict[str, Any], **more: Any) -> torch.Tensor:
         out = model(**inputs, **more)

@@ -42,14 +42,14 @@ def inputs_of(family, model, padded):
 def test_output_and_gradients_equal_those_of_eager(family):
     model = on_gpu(family)
     inputs = inputs_of(family, model, padded=False)
-    found = []
+    results = []
     for name in ("eager", "regard"):
         model.set_attn_implementation(name)
         model.zero_grad()
         out = family.output(model, inputs)
         out.square().mean().backward()
-        found.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-    for a, b in zip(*found, strict=True):
+        results.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for a, b in zip(*results, strict=True):
         assert (a - b).abs().max() <= 1e-3 * max(1.0, float(a.abs().max()))
 
 
@@ -65,11 +65,11 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
         "no_repeat_ngram_size": 2,
         **CACHES[cache],
     }
-    found = []
+    results = []
     for name in ("eager", "regard"):
         model.set_attn_implementation(name)
-        found.append(model.generate(**inputs, **options))
-    assert torch.equal(*found)
+        results.append(model.generate(**inputs, **options))
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-OSS", "Gemma-2", "BERT"])
@@ -102,9 +102,9 @@ def test_sinks_run_on_our_triton_kernel_in_half_precision():
         *exact[:3], mask=options["mask"], normalize=regard.Softmax(sinks=exact[3]), kernel="reference"
     )
     grad = torch.randn_like(out)
-    found, truth = (
+    gradients, truth = (
         (out, *torch.autograd.grad(out, leaves, grad)),
         (true, *torch.autograd.grad(true, exact, grad.double())),
     )
-    for a, b in zip(found, truth, strict=True):
+    for a, b in zip(gradients, truth, strict=True):
         assert (a.double() - b).abs().max() <= 0.02 * (1 + b.abs().max())

@@ -184,7 +184,7 @@ def test_watch_gives_the_weights_of_each_layer(family):
     model = model_in(family)
     inputs = inputs_in(family, model)
     model.set_attn_implementation("eager")
-    told = model(**inputs, output_attentions=True)
+    outcome = model(**inputs, output_attentions=True)
     model.set_attn_implementation("regard")
     with regard.watch(model) as seen:
         model(**inputs)
@@ -196,9 +196,9 @@ def test_watch_gives_the_weights_of_each_layer(family):
             ("decoder", "decoder_attentions"),
             ("cross", "cross_attentions"),
         ):
-            attentions |= {(kind, i): w for i, w in enumerate(told[ending])}
+            attentions |= {(kind, i): w for i, w in enumerate(outcome[ending])}
     else:
-        attentions = {("", i): w for i, w in enumerate(told["attentions"])}
+        attentions = {("", i): w for i, w in enumerate(outcome["attentions"])}
     assert len(seen) == len(attentions)
     for name in seen:
         layer = int(re.search(r"\.(\d+)\.", name)[1])
@@ -265,7 +265,7 @@ def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_full_text(name)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for variant, runs in (("regard", [model]), ("regard-near", [model, compiled])):
         model.set_attn_implementation(variant)
-        whole = model(ids, attention_mask=mask).logits[:, 4:]
+        full = model(ids, attention_mask=mask).logits[:, 4:]
         for run in runs:
             cache = hf.StaticCache(config=model.config, max_cache_len=20)
             steps = [model(ids[:, :8], attention_mask=mask[:, :8], past_key_values=cache).logits[:, 4:]]
@@ -273,7 +273,7 @@ def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_full_text(name)
                 steps.append(
                     run(ids[:, t : t + 1], attention_mask=mask[:, : t + 1], past_key_values=cache).logits
                 )
-            assert_near(whole, torch.cat(steps, 1), torch.float32)
+            assert_near(full, torch.cat(steps, 1), torch.float32)
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-OSS"])

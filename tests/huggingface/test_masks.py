@@ -70,7 +70,7 @@ PLACES = {  # Tq, Tk, position of query 0, position of key 0
 def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, place):
     Tq, Tk, q_offset, kv_offset = PLACES[place]
     for padding, as_tensor in itertools.product(PADDINGS.values(), (False, True)):
-        asked = {
+        request = {
             "batch_size": 2,
             "q_length": Tq,
             "kv_length": Tk,
@@ -79,8 +79,8 @@ def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, plac
             "q_offset": torch.tensor(q_offset) if as_tensor else q_offset,
             "attention_mask": padding,
         }
-        expected = theirs.sdpa_mask(**asked, allow_is_causal_skip=False)
-        ours = make_mask(**asked)
+        expected = theirs.sdpa_mask(**request, allow_is_causal_skip=False)
+        ours = make_mask(**request)
         assert torch.equal(ours.tensor(), expected), (padding, ours)
 
 
@@ -90,7 +90,7 @@ def test_a_mask_made_while_tracing_allows_the_same_pairs():
     for function, (Tq, Tk, q_offset, kv_offset) in itertools.product(
         FUNCTIONS.values(), [(1, 12, 6, 0), (2, 5, 7, 4)]
     ):
-        asked = {
+        request = {
             "batch_size": 2,
             "q_length": Tq,
             "kv_length": Tk,
@@ -98,15 +98,15 @@ def test_a_mask_made_while_tracing_allows_the_same_pairs():
             "mask_function": function,
         }
 
-        def traced(at, padding, asked=asked):
-            return make_mask(**asked, q_offset=at, attention_mask=padding).tensor()
+        def traced(at, padding, request=request):
+            return make_mask(**request, q_offset=at, attention_mask=padding).tensor()
 
         expected = theirs.sdpa_mask(
-            **asked, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False
+            **request, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False
         )
         torch._dynamo.reset()
-        found = torch.compile(traced, backend="eager", fullgraph=True)(torch.tensor(q_offset), LEFT)
-        assert torch.equal(found, expected)
+        result = torch.compile(traced, backend="eager", fullgraph=True)(torch.tensor(q_offset), LEFT)
+        assert torch.equal(result, expected)
 
 
 def kinds(mask):

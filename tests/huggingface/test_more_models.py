@@ -102,25 +102,25 @@ def inputs_of(name):
 def test_the_outputs_equal_those_of_eager(name):
     torch.manual_seed(0)
     model = getattr(hf, name)(MODELS[name]).eval()
-    inputs, found = inputs_of(name), []
+    inputs, result = inputs_of(name), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
         with regard.watch(model) as seen:
             out = model(**inputs)
         out = out.text_embeds @ out.image_embeds.T if name.startswith("CLIP") else out.logits
-        found.append(out[inputs["attention_mask"].bool()] if "attention_mask" in inputs else out)
+        result.append(out[inputs["attention_mask"].bool()] if "attention_mask" in inputs else out)
     assert len(seen) == {"CLIPModel": 4, "WhisperForConditionalGeneration": 6}.get(name, 2)
-    assert (found[0] - found[1]).abs().max() < 1e-5 * max(1.0, float(found[0].abs().max()))
+    assert (result[0] - result[1]).abs().max() < 1e-5 * max(1.0, float(result[0].abs().max()))
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", ["Llama4ForCausalLM", "Gemma3ForCausalLM", "DeepseekV32ForCausalLM"])
 def test_the_tokens_equal_those_of_eager(name, cache):
     torch.manual_seed(0)
-    model, found = getattr(hf, name)(MODELS[name]).eval(), []
+    model, result = getattr(hf, name)(MODELS[name]).eval(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
-        found.append(
+        result.append(
             model.generate(
                 **inputs_of(name),
                 max_new_tokens=9,
@@ -130,7 +130,7 @@ def test_the_tokens_equal_those_of_eager(name, cache):
                 cache_implementation=cache,
             )
         )
-    assert torch.equal(*found)
+    assert torch.equal(*result)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_the_tokens_equal_those_of_eager(name, cache):
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_speculative_decoding_and_chunked_prefill_give_the_tokens_of_eager(name, how):
     torch.manual_seed(0)
-    model, found = getattr(hf, name)(MODELS[name]).eval(), []
+    model, result = getattr(hf, name)(MODELS[name]).eval(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
-        found.append(model.generate(IDS[:1], max_new_tokens=9, min_new_tokens=9, do_sample=False, **how))
-    assert torch.equal(*found)
+        result.append(model.generate(IDS[:1], max_new_tokens=9, min_new_tokens=9, do_sample=False, **how))
+    assert torch.equal(*result)

@@ -42,17 +42,17 @@ def logits(model, name="Llama", padded=False, **more):
 def by_hand(model, name, change, layers=(0, 1)):
     """Watch the model and recompute each layer's attention with the change: the truth for a variant."""
     model.set_attn_implementation(name)
-    inputs, found = family["Llama"].inputs(), {}
+    inputs, result = family["Llama"].inputs(), {}
     with regard.watch(model) as seen, torch.no_grad():
         model(**inputs)
     for i in layers:
         call = seen[f"model.layers.{i}.self_attn"].call
         options = {"mask": Causal(), **change}
-        found[i] = (
+        result[i] = (
             seen[f"model.layers.{i}.self_attn"].weights(),
             regard.weights(call.query, call.key, **options),
         )
-    return found
+    return result
 
 
 CHANGES = {
@@ -75,8 +75,8 @@ def test_a_variant_changes_the_attention_of_a_model(change):
     name = register(f"regard-{change}", **given)
     model = llama()
     before = logits(model)
-    for found, expected in by_hand(model, name, meant).values():
-        assert torch.allclose(found, expected, atol=1e-6)
+    for result, expected in by_hand(model, name, meant).values():
+        assert torch.allclose(result, expected, atol=1e-6)
     assert (logits(model) - before).abs().max() > 0.01
 
 
@@ -254,11 +254,11 @@ def test_packed_texts_equal_separate_ones():
     model = llama()
     a, b = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 7))
     position = torch.cat([torch.arange(5), torch.arange(7)])[None]
-    packed, apart = torch.cat([a, b], 1), torch.cat([model(a).logits, model(b).logits], 1)
-    assert torch.allclose(model(packed, position_ids=position, use_cache=False).logits, apart, atol=1e-4)
+    packed, separate = torch.cat([a, b], 1), torch.cat([model(a).logits, model(b).logits], 1)
+    assert torch.allclose(model(packed, position_ids=position, use_cache=False).logits, separate, atol=1e-4)
     ends = torch.tensor([0, 5, 12], dtype=torch.int32)
     as_flash = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
-    assert torch.allclose(model(packed, position_ids=position, **as_flash).logits, apart, atol=1e-4)
+    assert torch.allclose(model(packed, position_ids=position, **as_flash).logits, separate, atol=1e-4)
     with regard.watch(model) as seen:
         model(packed, position_ids=position, use_cache=False)
     assert isinstance(seen["model.layers.0.self_attn"].call.mask.b, Documents)
@@ -270,19 +270,19 @@ def test_output_attentions_gives_the_true_weights(name):
     model = (
         model_of(name).to(torch.float64 if name == "T5" else torch.float32).eval()
     )  # T5's scores are large
-    inputs, found = family[name].inputs(), []
+    inputs, result = family[name].inputs(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
         out = model(**inputs, output_attentions=True)
-        found.append(
+        result.append(
             [
                 w
                 for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
                 for w in out.get(key) or ()
             ]
         )
-    assert len(found[0]) == len(found[1]) > 1
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*found, strict=True))
+    assert len(result[0]) == len(result[1]) > 1
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*result, strict=True))
 
 
 @torch.no_grad()

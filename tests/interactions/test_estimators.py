@@ -113,10 +113,10 @@ def test_fitted_matrices_have_the_lectures_shapes():
 def test_the_same_seed_gives_the_same_result():
     x, y = ratings()
     for solver in ("als", "variational", "sgd"):
-        found = [
+        result = [
             FactorizationMachine(2, solver=solver, random_state=s).fit(x, y).predict(x) for s in (1, 1, 2)
         ]
-        assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
+        assert (result[0] == result[1]).all() and (result[0] != result[2]).any()
 
 
 @pytest.mark.parametrize(

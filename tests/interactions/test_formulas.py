@@ -89,7 +89,7 @@ def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence
 def test_gradients_match_finite_differences(form):
     x, p = drawn(3, 5, 0)
     slope = np.array([0.3, -1.0, 2.0, 0.7])
-    found = form.gradient(sparse.csr_matrix(x), p, slope)
+    parsed = form.gradient(sparse.csr_matrix(x), p, slope)
     for name in ("b", "w", *form.factors):
         flat = np.atleast_1d(np.asarray(p[name], float)).copy()
         for place in np.ndindex(flat.shape):
@@ -98,7 +98,7 @@ def test_gradients_match_finite_differences(form):
                 moved = flat.copy()
                 moved[place] += step
                 ends.append(slope @ form.score(x, p | {name: moved if name != "b" else moved[0]}))
-            assert np.atleast_1d(found[name])[place] == pytest.approx(
+            assert np.atleast_1d(parsed[name])[place] == pytest.approx(
                 (ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-8
             )
 

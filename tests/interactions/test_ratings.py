@@ -87,10 +87,10 @@ def test_lines_that_are_not_utf8_are_named(tmp_path):
 
 def test_the_last_rating_of_a_pair_counts_with_a_warning(written):
     one, two = written("user,item,rating\nann,x,4\nbob,x,3\nann,x,1\n"), written("bob,x,5\n", "more.csv")
-    found = read_ratings([one, two])
-    assert triples(found) == [("ann", "x", 1.0), ("bob", "x", 5.0)]
-    assert found.repeated.startswith("2 ratings repeat a pair rated before (line 4 of ")
-    assert "user ann rates item x again" in found.repeated
+    result = read_ratings([one, two])
+    assert triples(result) == [("ann", "x", 1.0), ("bob", "x", 5.0)]
+    assert result.repeated.startswith("2 ratings repeat a pair rated before (line 4 of ")
+    assert "user ann rates item x again" in result.repeated
 
 
 def test_items_get_titles_and_genres_where_known(written):

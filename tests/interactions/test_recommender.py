@@ -57,12 +57,12 @@ def ratings():
 
 def test_richer_models_have_a_lower_error(ratings):
     ((train, test),) = splits(len(ratings), None, 0.2, 0)
-    found = {
+    result = {
         kind: evaluate_split(ratings, kind, RecommenderSettings(factors=3), train, test).rmse
         for kind in RECOMMENDERS
     }
-    assert found["machine"] < found["factorization"] < found["biases"] < found["mean"]
-    assert found["rendle"] < found["biases"] and found["polynomial"] < found["biases"]
+    assert result["machine"] < result["factorization"] < result["biases"] < result["mean"]
+    assert result["rendle"] < result["biases"] and result["polynomial"] < result["biases"]
 
 
 def features(ratings):
@@ -81,10 +81,10 @@ def test_a_recommender_predicts_like_its_estimator(ratings):
     }
     for kind, estimator in estimators.items():
         want = estimator.fit(features(train), train.rating).predict(features(test))
-        found = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
+        labels = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
             test.user, test.item
         )
-        np.testing.assert_allclose(found, np.clip(want, 1, 5), atol=1e-8)
+        np.testing.assert_allclose(labels, np.clip(want, 1, 5), atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", RECOMMENDERS)
@@ -130,16 +130,16 @@ def test_damaged_and_foreign_folders_are_errors(ratings, tmp_path):
 
 def at(name, key, value):
     def edit(path):
-        found = json.loads((path / name).read_text(encoding="utf-8"))
-        (path / name).write_text(json.dumps(found | {key: value}), encoding="utf-8")
+        record = json.loads((path / name).read_text(encoding="utf-8"))
+        (path / name).write_text(json.dumps(record | {key: value}), encoding="utf-8")
 
     return edit
 
 
 def array(name, change):
     def edit(path):
-        found = load_file(path / "model.safetensors")
-        save_file(found | {name: change(found[name])}, path / "model.safetensors")
+        states = load_file(path / "model.safetensors")
+        save_file(states | {name: change(states[name])}, path / "model.safetensors")
 
     return edit
 
@@ -230,7 +230,7 @@ def files(ratings, tmp_path):
     text = "user,item,rating\n" + "".join(f"u{u},i{i},{r}\n" for u, i, r in rows)
     (tmp_path / "ratings.csv").write_text(text, encoding="utf-8")
     films = "id,title,genres\n" + "".join(
-        f"i{n},Film {n},{'|'.join(each)}\n" for n, each in enumerate(ratings.tags)
+        f"i{n},Film {n},{'|'.join(tag)}\n" for n, tag in enumerate(ratings.tags)
     )
     (tmp_path / "films.csv").write_text(films, encoding="utf-8")
     return tmp_path
@@ -280,8 +280,8 @@ def test_compare_with_folds_prints_json(run, files):
         ",".join(FEATURES),
     )
     assert code == 0, err
-    found = json.loads(out)["held_out"]
-    assert set(found) == set(RECOMMENDERS) and all(len(scores) == 2 for scores in found.values())
+    record = json.loads(out)["held_out"]
+    assert set(record) == set(RECOMMENDERS) and all(len(scores) == 2 for scores in record.values())
 
 
 def test_an_unknown_user_gets_popular_items_and_a_warning(run, files):

@@ -112,12 +112,12 @@ def test_repeated_rows_give_the_result_of_the_full_matrix():
     rng = np.random.default_rng(0)
     table, index = sparse.random(6, 9, 0.5, "csr", random_state=0), rng.integers(6, size=40)
     weight, pull, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
-    found = []
+    results = []
     for rows in (RepeatedRows(table, index), RepeatedRows(table[index])):
         part = WeightGroup(rows, 1, np.zeros(9, int), LearnedPenalty(), start.copy())
         part.solve(0, weight, pull, 50)
-        found.append((*part.at(0), part.mean[0], part.variance[0]))
-    for one, other in zip(*found, strict=True):
+        results.append((*part.at(0), part.mean[0], part.variance[0]))
+    for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
 
 
@@ -146,8 +146,8 @@ def test_biases_and_intercept_can_be_left_out():
 def test_a_column_that_no_row_has_keeps_its_start_without_a_penalty(dense):
     x, y = dense
     x = np.hstack([x, np.zeros((60, 1))])
-    found = Linear(penalty=0.0).fit(x, y)
-    assert found.coef_[-1] == 0 and np.isfinite(found.predict(x)).all()
+    result = Linear(penalty=0.0).fit(x, y)
+    assert result.coef_[-1] == 0 and np.isfinite(result.predict(x)).all()
     for form in ("lecture", "rendle"):
         assert np.isfinite(
             FactorizationMachine(2, form=form, solver="als", penalty=0.0).fit(x, y).predict(x)

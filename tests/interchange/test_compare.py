@@ -1,4 +1,4 @@
-"""Tests of compare.py: near-ties are told from differences."""
+"""Tests of compare.py: near-ties are distinguished from differences."""
 
 import pytest
 import torch
@@ -30,10 +30,10 @@ def few_sentences(monkeypatch):
 
 @pytest.fixture
 def model():
-    found = make(LAYER, LAYER, output_bias=True)
+    result = make(LAYER, LAYER, output_bias=True)
     with torch.no_grad():
-        found.output.projection.bias[EOS] = -99  # outputs of some length
-    return found
+        result.output.projection.bias[EOS] = -99  # outputs of some length
+    return result
 
 
 def test_a_changed_token_is_an_error(model):
@@ -45,6 +45,6 @@ def test_a_changed_token_at_a_near_tie_is_counted(model):
     with torch.no_grad():  # equal scores for all tokens: every step is a tie
         model.output.projection.weight.zero_()
         model.output.projection.bias[EOS + 1 :] = 0
-    found = compare(model, LastTokenChanged(model), sample_prompts(model))
-    assert (found.equal, found.near_ties) == (0, 4) and found.passed
-    assert "4 with a near-tie" in str(found)
+    result = compare(model, LastTokenChanged(model), sample_prompts(model))
+    assert (result.equal, result.near_ties) == (0, 4) and result.passed
+    assert "4 with a near-tie" in str(result)

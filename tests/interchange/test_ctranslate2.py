@@ -45,16 +45,16 @@ def test_translators_with_supported_options_are_equal(tmp_path, name):
     encoder, decoder, rest = TRANSLATORS[name]
     model = make({**LAYER, **encoder}, {**LAYER, **decoder}, **rest)
     CTranslate2().write(model, tmp_path)
-    found = compare(model, CTranslate2().load(model, tmp_path))
-    assert found.passed and found.max_difference < 2e-5, found
+    loaded = compare(model, CTranslate2().load(model, tmp_path))
+    assert loaded.passed and loaded.max_difference < 2e-5, loaded
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "none"])
 def test_language_models_are_equal(tmp_path, position):
     model = make(None, {**LAYER, **PRE, "position": position, "activation": "gelu"}, tie="target")
     CTranslate2().write(model, tmp_path)
-    found = compare(model, CTranslate2().load(model, tmp_path))
-    assert found.passed and found.max_difference < 2e-5, found
+    loaded = compare(model, CTranslate2().load(model, tmp_path))
+    assert loaded.passed and loaded.max_difference < 2e-5, loaded
 
 
 def test_an_export_is_checked_and_its_readme_runs(tmp_path):
@@ -69,8 +69,8 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
 def test_quantized_weights_are_compared_and_the_model_is_unchanged(tmp_path):
     model = make(LAYER, LAYER)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    found = export(model, tmp_path / "out", CTranslate2("int8"))
-    assert found.sentences == 4 and 1e-5 < found.max_difference < 1.0
+    result = export(model, tmp_path / "out", CTranslate2("int8"))
+    assert result.sentences == 4 and 1e-5 < result.max_difference < 1.0
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert not (tmp_path / "out" / "exact").exists()
 

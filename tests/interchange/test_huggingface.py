@@ -33,8 +33,8 @@ def few_sentences(monkeypatch):
 def test_translators_are_equal(tmp_path, side, rest):
     model = make({**LAYER, "heads": 2, **side}, {**LAYER, **side}, **rest)
     HuggingFace().write(model, tmp_path)
-    found = compare(model, HuggingFace().load(model, tmp_path))
-    assert found.passed and found.max_difference < 2e-5, found
+    loaded = compare(model, HuggingFace().load(model, tmp_path))
+    assert loaded.passed and loaded.max_difference < 2e-5, loaded
 
 
 def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
@@ -47,10 +47,10 @@ def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
     target = torch.tensor([[2, 7, 8], [2, 9, 10]])
     with torch.inference_mode():
         ours = model(text.input_ids, target, text.attention_mask.sum(1))
-        found = theirs(**text, decoder_input_ids=target).logits
+        result = theirs(**text, decoder_input_ids=target).logits
     assert text.attention_mask[0].sum() < text.attention_mask[1].sum()
     keep = [i for i in range(ours.shape[-1]) if i not in (0, 2)]  # PAD and BOS are never generated
-    torch.testing.assert_close(found[..., keep], ours[..., keep], rtol=0, atol=2e-5)
+    torch.testing.assert_close(result[..., keep], ours[..., keep], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "none"])
@@ -58,8 +58,8 @@ def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
 def test_language_models_are_equal_with_and_without_an_output_bias(tmp_path, position, bias):
     model = make(None, {**GPT2, "position": position}, tie="target", output_bias=bias)
     HuggingFace().write(model, tmp_path)
-    found = compare(model, HuggingFace().load(model, tmp_path))
-    assert found.passed and found.max_difference < 2e-5, found
+    loaded = compare(model, HuggingFace().load(model, tmp_path))
+    assert loaded.passed and loaded.max_difference < 2e-5, loaded
     width = transformers.AutoConfig.from_pretrained(tmp_path).n_embd
     assert width == (36 if bias else 32)  # a bias costs one channel per head
 

@@ -76,10 +76,10 @@ def test_an_imported_marian_gives_the_same_scores_and_token_ids(tmp_path):
     )
     with torch.inference_mode():
         given = [torch.tensor([mapping.theirs(x[0].tolist())]) for x in (source, target)]
-        found = theirs(input_ids=given[0], decoder_input_ids=given[1]).logits
+        result = theirs(input_ids=given[0], decoder_input_ids=given[1]).logits
         torch.testing.assert_close(
             ours(source, target)[..., 3:],
-            found[..., mapping.theirs(range(3, len(mapping.ids)))],
+            result[..., mapping.theirs(range(3, len(mapping.ids)))],
             rtol=0,
             atol=1e-5,
         )
@@ -112,9 +112,9 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
         assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
     tokens = torch.tensor([[BOS, 7, 90, 44]])
     with torch.inference_mode():
-        found = theirs(input_ids=torch.tensor([mapping.theirs(tokens[0].tolist())])).logits
+        result = theirs(input_ids=torch.tensor([mapping.theirs(tokens[0].tolist())])).logits
         torch.testing.assert_close(
-            ours(tokens)[..., 3:], found[..., mapping.theirs(range(3, len(mapping.ids)))], rtol=0, atol=1e-5
+            ours(tokens)[..., 3:], result[..., mapping.theirs(range(3, len(mapping.ids)))], rtol=0, atol=1e-5
         )
 
 

@@ -76,15 +76,15 @@ def test_a_transformer_is_equal_alone_and_in_a_padded_batch_and_its_readme_runs(
     names = [x.name for x in graphs.encoder.get_outputs()]
     inputs = given | dict(zip(names, graphs.encoder.run(names, given), strict=True))
     inputs |= {name: np.zeros((3, 4, 0, 8), np.float32) for name in ("key_0", "value_0")}
-    tokens, found = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
+    tokens, result = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
     for t in range(3):
         taken = {x.name: inputs[x.name] for x in graphs.decoder.get_inputs() if x.name != "tokens"}
         scores, inputs["key_0"], inputs["value_0"] = graphs.decoder.run(
             None, taken | {"tokens": tokens[:, t].numpy()}
         )
-        found.append(torch.from_numpy(scores))
+        result.append(torch.from_numpy(scores))
     with torch.inference_mode():
-        torch.testing.assert_close(torch.stack(found, 1), model(source, tokens, lengths), rtol=0, atol=2e-5)
+        torch.testing.assert_close(torch.stack(result, 1), model(source, tokens, lengths), rtol=0, atol=2e-5)
     assert len(run_readme(tmp_path / "out", ENGLISH[:2])) == 2
 
 
@@ -94,8 +94,8 @@ def test_models_that_only_onnx_supports_are_equal(tmp_path, name):
     encoder, decoder, rest = MODELS[name]
     model = make(encoder, decoder, **rest)
     Onnx().write(model, tmp_path)
-    found = compare(model, Onnx().load(model, tmp_path))
-    assert found.passed and found.max_difference < 2e-5, found
+    loaded = compare(model, Onnx().load(model, tmp_path))
+    assert loaded.passed and loaded.max_difference < 2e-5, loaded
     assert len(run_readme(tmp_path, ENGLISH[:2])) == 2
 
 
@@ -106,26 +106,26 @@ def test_recurrent_encoders_take_padded_batches(tmp_path):
     assert encoder is not None
     source, lengths = torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0]]), torch.tensor([6, 3])
     names = [x.name for x in encoder.get_outputs()]
-    found = dict(
+    result = dict(
         zip(names, encoder.run(names, {"source": source.numpy(), "lengths": lengths.numpy()}), strict=True)
     )
     with torch.inference_mode():
         memory = model.encode(source, lengths)
         first = model.start(memory, source[:, 0]).hidden[0][0]
-    torch.testing.assert_close(torch.from_numpy(found["states"]), memory.states, rtol=0, atol=2e-5)
-    torch.testing.assert_close(torch.from_numpy(found["hidden_0_0"]), first, rtol=0, atol=2e-5)
+    torch.testing.assert_close(torch.from_numpy(result["states"]), memory.states, rtol=0, atol=2e-5)
+    torch.testing.assert_close(torch.from_numpy(result["hidden_0_0"]), first, rtol=0, atol=2e-5)
 
 
 def test_a_window_longer_than_the_traced_example_is_exported(tmp_path):
     model = make(None, {**THIN, "position": "none", "mask": {"kind": "window", "left": 30}}, tie="target")
     Onnx().write(model, tmp_path)
     tokens = [2, *range(4, 64)]
-    found = Onnx().load(model, tmp_path).log_probs(tokens[:1], tokens[1:])
+    loaded = Onnx().load(model, tmp_path).log_probs(tokens[:1], tokens[1:])
     with torch.inference_mode():
         scores = model(torch.tensor([tokens[:-1]]))[0]
         scores[:, [0, 2]] = -torch.inf
         ours = torch.log_softmax(scores, -1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(found), ours, rtol=0, atol=2e-5)
+    torch.testing.assert_close(torch.tensor(loaded), ours, rtol=0, atol=2e-5)
 
 
 def test_a_model_that_torch_cannot_export_is_refused_with_its_reason(tmp_path):

@@ -102,11 +102,14 @@ def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
 def test_on_a_gpu_it_equals_torchs_linear_in_every_precision(to):
     ours, x = Linear(64, 96).cuda(), torch.randn(7, 300, 64, device="cuda", requires_grad=True)
     with torch.autocast("cuda", to, enabled=to is not None):
-        found, want = affine(x, ours.weight, ours.bias), torch.nn.functional.linear(x, ours.weight, ours.bias)
-        assert found.dtype == want.dtype and torch.equal(found, want)
+        result, want = (
+            affine(x, ours.weight, ours.bias),
+            torch.nn.functional.linear(x, ours.weight, ours.bias),
+        )
+        assert result.dtype == want.dtype and torch.equal(result, want)
     grad = torch.randn_like(want)
     truth = grad.double().flatten(0, 1).sum(0)
-    a, b = (torch.autograd.grad(out, (x, ours.weight, ours.bias), grad) for out in (found, want))
+    a, b = (torch.autograd.grad(out, (x, ours.weight, ours.bias), grad) for out in (result, want))
     for one, other in zip(a[:2], b[:2], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
     assert a[2].dtype == torch.float32

@@ -85,12 +85,12 @@ def test_the_interaction_matrices_of_full_heads_give_the_energies():
 )
 def test_decoding_step_by_step_with_a_cache_equals_one_pass(make):
     layer, x = make().double(), torch.randn(3, 40, 8, dtype=torch.float64)
-    whole = layer(x)
+    full = layer(x)
     for sizes in ([1] * 40, [17, 1, 1, 21]):
         cache, parts = Cache(), []
         for part in x.split(sizes, 1):
             parts.append(layer(part, cache=cache))
-        assert torch.allclose(torch.cat(parts, 1), whole)
+        assert torch.allclose(torch.cat(parts, 1), full)
         assert cache.length == 40
 
 
@@ -108,16 +108,16 @@ def test_the_query_given_again_as_key_and_value_is_self_attention(call):
         MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(),
         torch.randn(2, 6, 8, dtype=torch.float64),
     )
-    whole = layer(x)
+    full = layer(x)
     with regard.watch(layer) as seen:
-        torch.testing.assert_close(layer(*call(x)), whole)
+        torch.testing.assert_close(layer(*call(x)), full)
     assert "self" in seen and "cross" not in seen
     cache, parts = Cache(), []
     with torch.no_grad():
         for part in x.split([1, 3, 2], 1):
             parts.append(layer(*call(part), cache=cache))
     assert cache.length == 6
-    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    torch.testing.assert_close(torch.cat(parts, 1), full)
 
 
 def test_another_tensor_with_the_same_numbers_is_cross_attention():
@@ -264,13 +264,13 @@ def test_a_modified_projection_is_used_with_and_without_gradients(name, crossed,
     call = (x, torch.randn(2, 4, 8, dtype=torch.float64)) if crossed else (x,)
     before = layer(*call)
     changes(name)(layer)
-    found = layer(*call)
+    result = layer(*call)
     with torch.no_grad():
         torch.testing.assert_close(
-            found, layer(*call)
+            result, layer(*call)
         )  # without gradients the maps are always called one by one
-    assert not torch.allclose(found, before)
-    found.sum().backward()
+    assert not torch.allclose(result, before)
+    result.sum().backward()
 
 
 def test_hooks_on_every_module_and_backward_hooks_are_called(fused_on_cpu):

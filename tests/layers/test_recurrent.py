@@ -69,10 +69,10 @@ def test_a_sequence_without_tokens_keeps_its_state(cell, bidirectional):
             x[rows], None if state is None else reorder_state(state, torch.tensor(rows)), lengths[rows]
         )
         torch.testing.assert_close(out[rows], want)
-        for found, alone, before in zip(
+        for result, alone, before in zip(
             last, after, stack.zero_state(x) if state is None else state, strict=True
         ):
-            for h, a, b in zip(found, alone, before, strict=True):
+            for h, a, b in zip(result, alone, before, strict=True):
                 torch.testing.assert_close(h[rows], a)
                 torch.testing.assert_close(h[[0, 2]], b[[0, 2]])
         (slope,) = torch.autograd.grad(out.sum() + last[0][0].sum(), x)

@@ -55,9 +55,9 @@ def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(pl
         layer.norm.bias.normal_(0, 0.1)
     want = layer(x, linear)
     with torch.autocast("cpu", torch.bfloat16):
-        found = layer(x, linear)
-        again = layer(found, linear)
-    assert found.dtype == again.dtype == (torch.bfloat16 if place == "post" else torch.float32)
-    torch.testing.assert_close(found.float(), want, rtol=0.05, atol=0.05)
+        result = layer(x, linear)
+        again = layer(result, linear)
+    assert result.dtype == again.dtype == (torch.bfloat16 if place == "post" else torch.float32)
+    torch.testing.assert_close(result.float(), want, rtol=0.05, atol=0.05)
     again.float().sum().backward()
     assert layer.norm.weight.grad.dtype == torch.float32 and bool(layer.norm.weight.grad.isfinite().all())

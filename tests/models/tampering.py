@@ -208,8 +208,8 @@ READERS = {
 
 def top(**entries):
     def edit(path):
-        found = json.loads((path / "index.json").read_text())
-        (path / "index.json").write_text(json.dumps(found | entries))
+        record = json.loads((path / "index.json").read_text())
+        (path / "index.json").write_text(json.dumps(record | entries))
 
     return edit
 

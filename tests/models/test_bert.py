@@ -61,8 +61,8 @@ def test_every_head_of_every_layer_is_watched(bert):
 
 
 def test_an_imported_folder_makes_the_same_vectors(bert, tmp_path):
-    found = import_model(bert, tmp_path / "out")
-    assert found.max_difference < 1e-5 and "differ by at most" in str(found)
+    result = import_model(bert, tmp_path / "out")
+    assert result.max_difference < 1e-5 and "differ by at most" in str(result)
     again = load(tmp_path / "out")
     np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, models_bert.read(bert)), rtol=0, atol=1e-6)
     assert again.fingerprint() == models_bert.read(bert).fingerprint()
@@ -72,7 +72,7 @@ def change(path, **entries):
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | entries), encoding="utf-8")
 
 
-def test_what_cannot_be_imported_is_said_in_one_sentence(bert):
+def test_an_unsupported_model_is_refused_in_one_sentence(bert):
     config = bert / "config.json"
     kept = config.read_text(encoding="utf-8")
     for entries, sentence in (
@@ -93,7 +93,7 @@ def test_what_cannot_be_imported_is_said_in_one_sentence(bert):
         models_bert.read(bert)
 
 
-def test_a_damaged_folder_is_said_in_one_sentence(bert):
+def test_a_damaged_folder_is_refused_in_one_sentence(bert):
     weights = (bert / "model.safetensors").read_bytes()
     (bert / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(FolderError, match=r"model.safetensors cannot be read"):

@@ -33,15 +33,15 @@ def test_transformer_base_and_big_have_the_published_sizes():
 def test_word_by_word_equals_all_at_once_and_padding_changes_nothing(encoder, decoder):
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).eval(), make_batch()
     target = batch.target[:, :-1]
-    whole = model(batch.source, target, batch.source_lengths)
+    full = model(batch.source, target, batch.source_lengths)
     carried, steps = model.start(model.encode(batch.source, batch.source_lengths), batch.source), []
     for t in range(target.shape[1]):
         scores, carried = model.step(target[:, t], carried)
         steps.append(scores)
-    torch.testing.assert_close(torch.stack(steps, 1), whole)
+    torch.testing.assert_close(torch.stack(steps, 1), full)
     for b in range(3):
         n = int(batch.source_lengths[b])
-        torch.testing.assert_close(model(batch.source[b : b + 1, :n], target[b : b + 1]), whole[b : b + 1])
+        torch.testing.assert_close(model(batch.source[b : b + 1, :n], target[b : b + 1]), full[b : b + 1])
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -81,12 +81,12 @@ def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
     assert bool((right == labels)[labels != 0].all())
 
 
-def check_steps(model, batch, whole):
+def assert_steps(model, batch, full):
     """Word by word gives what the whole pass gave."""
     carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
     for t in range(batch.target.shape[1] - 1):
         scores, carried = model.step(batch.target[:, t], carried)
-        torch.testing.assert_close(scores, whole[:, t])
+        torch.testing.assert_close(scores, full[:, t])
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
         "activation": "swiglu",
     }
     model, batch = make(layer, layer).eval(), make_batch()
-    whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    check_steps(model, batch, whole)
+    full = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    assert_steps(model, batch, full)
 
 
 MASKS = [
@@ -121,11 +121,11 @@ MASKS = [
 def test_masks_by_name_hold_in_training_and_in_steps(mask):
     layer = {"kind": "transformer", **LAYER, "mask": mask}
     model, batch = make(layer, layer).eval(), make_batch()
-    whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    check_steps(model, batch, whole)
+    full = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    assert_steps(model, batch, full)
     plain = make({"kind": "transformer", **LAYER}, {"kind": "transformer", **LAYER})
     plain.load_state_dict(model.state_dict())
-    assert (plain.eval()(batch.source, batch.target[:, :-1], batch.source_lengths) - whole).abs().max() > 1e-6
+    assert (plain.eval()(batch.source, batch.target[:, :-1], batch.source_lengths) - full).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("energy", ["dot", "scaled-dot", "cosine", "additive", "bilinear"])
@@ -140,21 +140,21 @@ def test_every_energy_and_normaliser_by_name_trains(energy, normalize):
 @pytest.mark.parametrize("decoder", ["none", "transformer"])
 def test_a_decoder_alone_is_a_language_model(decoder):
     model, batch = make(None, DECODERS[decoder]).eval(), make_batch()
-    whole, carried = model(batch.target[:, :-1]), model.start(None, batch.target)
+    full, carried = model(batch.target[:, :-1]), model.start(None, batch.target)
     for t in range(batch.target.shape[1] - 1):
         scores, carried = model.step(batch.target[:, t], carried)
-        torch.testing.assert_close(scores, whole[:, t])
+        torch.testing.assert_close(scores, full[:, t])
 
 
 def test_a_recurrent_language_model_goes_on_from_the_state_it_gave():
     model, batch = make(None, DECODERS["none"]).eval(), make_batch()
     batch.target[:] = torch.randint(4, 20, batch.target.shape)
-    whole = model.loss(batch)
+    full = model.loss(batch)
     parts = (batch.target[:, :4], batch.target[:, 3:])
     first, second = (Batch(target=t, target_lengths=torch.full((3,), 3), rows=batch.rows) for t in parts)
     a = model.loss(first)
     b = model.loss(second, state=a.state)
-    torch.testing.assert_close(a.nll + b.nll, whole.nll)
+    torch.testing.assert_close(a.nll + b.nll, full.nll)
 
 
 def test_dot_attention_over_unequal_widths_names_the_parameterised_one():
@@ -226,17 +226,17 @@ def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where
         setattr(owner, name, Shifted(getattr(owner, name)))
     else:
         getattr(owner, name).register_forward_hook(lambda _, x, out: out + torch.arange(out.shape[-1]) / 10)
-    found = model.loss(batch, 0.1, agreement=agreement)
+    result = model.loss(batch, 0.1, agreement=agreement)
     labels = batch.target[:, 1:]
     scores = model(batch.target[:, :-1])[labels != 0]
     want = torch.nn.functional.cross_entropy(
         scores, labels[labels != 0], label_smoothing=0.1, reduction="sum"
     )
-    torch.testing.assert_close(found.total, want)  # without dropout both readings agree
+    torch.testing.assert_close(result.total, want)  # without dropout both readings agree
     torch.testing.assert_close(
-        found.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum")
+        result.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum")
     )
-    assert found.tokens == len(scores) and not torch.allclose(found.total, before)
+    assert result.tokens == len(scores) and not torch.allclose(result.total, before)
 
 
 def test_dropped_words_of_a_wrapped_table_are_zeros():
@@ -244,7 +244,7 @@ def test_dropped_words_of_a_wrapped_table_are_zeros():
     embedding.table = Shifted(embedding.table)
     tokens = torch.arange(20).repeat(3, 1)
     torch.manual_seed(3)
-    found = embedding(tokens)
-    gone = (found == 0).all(-1)
+    result = embedding(tokens)
+    gone = (result == 0).all(-1)
     assert bool((gone == gone[:1]).all()) and 0 < int(gone[0].sum()) < 20
-    torch.testing.assert_close(found[~gone], 2 * embedding.table(tokens)[~gone])
+    torch.testing.assert_close(result[~gone], 2 * embedding.table(tokens)[~gone])

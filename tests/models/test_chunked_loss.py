@@ -16,7 +16,7 @@ def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monk
     w = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
     b = torch.randn(11, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 11, (3, 5))
-    found = cross_entropy(x, w, labels, smoothing, b)
+    result = cross_entropy(x, w, labels, smoothing, b)
     want = torch.nn.functional.cross_entropy(
         (x @ w.T + b).flatten(0, 1),
         labels.flatten(),
@@ -24,16 +24,18 @@ def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monk
         reduction="sum",
         label_smoothing=smoothing,
     )
-    torch.testing.assert_close(found.total, want)
+    torch.testing.assert_close(result.total, want)
     for got, expected in zip(
-        torch.autograd.grad(3 * found.total, (x, w, b)), torch.autograd.grad(3 * want, (x, w, b)), strict=True
+        torch.autograd.grad(3 * result.total, (x, w, b)),
+        torch.autograd.grad(3 * want, (x, w, b)),
+        strict=True,
     ):
         torch.testing.assert_close(got, expected)
     plain = torch.nn.functional.cross_entropy(
         (x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum"
     )
-    torch.testing.assert_close(found.nll, plain.detach())
-    assert found.tokens == int((labels != 0).sum())
+    torch.testing.assert_close(result.nll, plain.detach())
+    assert result.tokens == int((labels != 0).sum())
 
 
 def test_the_way_without_counting_padding_gives_the_same():
@@ -42,10 +44,10 @@ def test_the_way_without_counting_padding_gives_the_same():
     labels = torch.tensor([4, 0, 5, 0, 0, 6, 7, 8, 0])
     objective = chunked_loss.Objective(0.1)
     total, nll = chunked_loss._Chunked.apply(x[None], w, None, labels, labels != 0, objective)
-    found = cross_entropy(x, w, labels, 0.1)
-    torch.testing.assert_close((total, nll), (found.total, found.nll))
+    result = cross_entropy(x, w, labels, 0.1)
+    torch.testing.assert_close((total, nll), (result.total, result.nll))
     for a, b in zip(
-        torch.autograd.grad(total, (x, w)), torch.autograd.grad(found.total, (x, w)), strict=True
+        torch.autograd.grad(total, (x, w)), torch.autograd.grad(result.total, (x, w)), strict=True
     ):
         torch.testing.assert_close(a, b)
 
@@ -57,7 +59,7 @@ def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
         torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 5, 8), (11, 8), (11,))
     )
     labels = torch.randint(0, 11, (3, 5))
-    found = cross_entropy(x, w, labels, 0.1, b, agreement=5.0)
+    result = cross_entropy(x, w, labels, 0.1, b, agreement=5.0)
     scores, real = (x @ w.T + b).flatten(1, 2), labels.flatten() != 0
     entropies = [
         torch.nn.functional.cross_entropy(
@@ -66,16 +68,16 @@ def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
         for s in scores
     ]
     p, q = torch.log_softmax(scores[0][real], -1), torch.log_softmax(scores[1][real], -1)
-    apart = ((p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum()) / 2
-    want = sum(entropies) / 2 + 5.0 / 2 * apart
-    torch.testing.assert_close(found.total, want)
+    divergence = ((p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum()) / 2
+    want = sum(entropies) / 2 + 5.0 / 2 * divergence
+    torch.testing.assert_close(result.total, want)
     for got, expected in zip(
-        torch.autograd.grad(found.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True
+        torch.autograd.grad(result.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True
     ):
         torch.testing.assert_close(got, expected)
     objective = chunked_loss.Objective(0.1, 5.0)
     total, nll = chunked_loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, objective)
-    torch.testing.assert_close((total, nll), (found.total, found.nll))
+    torch.testing.assert_close((total, nll), (result.total, result.nll))
 
 
 def plain(x, w, b, labels, smoothing, agreement):
@@ -113,26 +115,26 @@ def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement,
 
     assert torch.autograd.gradcheck(ours, (x, w, b))
     assert torch.autograd.gradgradcheck(ours, (x, w, b))
-    found, want = [], []
-    for kept, total in ((found, ours(x, w, b)), (want, plain(x, w, b, labels, smoothing, agreement))):
+    results, want = [], []
+    for kept, total in ((results, ours(x, w, b)), (want, plain(x, w, b, labels, smoothing, agreement))):
         slopes = torch.autograd.grad(
             total, (x, w, b), create_graph=True
         )  # the incoming gradient is a constant
         kept += [*slopes, *torch.autograd.grad(sum(s.square().sum() for s in slopes), (x, w, b))]
-    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(results, want)
 
 
 def test_second_derivatives_where_the_features_depend_on_the_weights():
     (x, w, _), labels = leaves(1)
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
-    found = []
+    results = []
     for f in (
         lambda *t: cross_entropy(*t, labels).total,
         lambda x, w: plain(x[None], w, 0, labels, 0.0, 0.0),
     ):
         (slope,) = torch.autograd.grad(f(x[0] * w.mean() * scale, w), w, create_graph=True)
-        found.append(torch.autograd.grad(slope.sin().sum(), (x, w, scale)))
-    torch.testing.assert_close(*found)
+        results.append(torch.autograd.grad(slope.sin().sum(), (x, w, scale)))
+    torch.testing.assert_close(*results)
 
 
 def test_frozen_features_or_weights_have_second_derivatives_too():
@@ -140,14 +142,14 @@ def test_frozen_features_or_weights_have_second_derivatives_too():
     for frozen in range(3):
         held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, w, b))]
         learning = [t for t in held if t.requires_grad]
-        found = []
+        results = []
         for total in (
             cross_entropy(held[0][0], held[1], labels, 0.1, held[2]).total,
             plain(*held, labels, 0.1, 0.0),
         ):
             slopes = torch.autograd.grad(total, learning, create_graph=True)
-            found.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), learning))
-        torch.testing.assert_close(*found)
+            results.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), learning))
+        torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("agreement", [0.0, 5.0])
@@ -161,17 +163,17 @@ def test_torch_func_takes_the_plain_formula(agreement):
     want = torch.autograd.grad(plain(x if agreement else x[:1], w, b, labels, 0.1, agreement), (w, b))
     torch.testing.assert_close(torch.func.grad(ours, (1, 2))(given, w, b, labels), want)
     rows = given.unsqueeze(-2)  # one word at a time
-    each = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(
+    item = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(
         rows, w, b, labels[:, None]
     )
-    torch.testing.assert_close(tuple(g.sum(0) for g in each), want)
+    torch.testing.assert_close(tuple(g.sum(0) for g in item), want)
 
 
 def test_fake_tensors_pass_through():
     with FakeTensorMode():
         x, w = torch.randn(9, 8, requires_grad=True), torch.randn(11, 8, requires_grad=True)
-        found = cross_entropy(x, w, torch.ones(9, dtype=torch.long), 0.1)
-        assert found.total.shape == () and torch.autograd.grad(found.total, w)[0].shape == w.shape
+        result = cross_entropy(x, w, torch.ones(9, dtype=torch.long), 0.1)
+        assert result.total.shape == () and torch.autograd.grad(result.total, w)[0].shape == w.shape
 
 
 def test_no_tensor_of_batch_times_vocabulary_exists():
@@ -193,11 +195,11 @@ def test_no_tensor_of_batch_times_vocabulary_exists():
 
 
 def test_no_words_are_no_loss():
-    found = cross_entropy(
+    result = cross_entropy(
         torch.randn(2, 3, 4, requires_grad=True), torch.randn(7, 4), torch.zeros(2, 3, dtype=torch.long)
     )
-    assert float(found.total.detach()) == 0 and found.tokens == 0
-    found.total.backward()
+    assert float(result.total.detach()) == 0 and result.tokens == 0
+    result.total.backward()
 
 
 @pytest.mark.parametrize("agreement", [0.0, 5.0])
@@ -207,8 +209,8 @@ def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agree
     x = torch.tensor([[0.0, 7.0, 0.0]] * (2 if agreement else 1), dtype=torch.bfloat16)[
         :, None
     ].requires_grad_()
-    found = cross_entropy(x if agreement else x[0], w, torch.tensor([1]), 0.0, agreement=agreement)
-    (grad,) = torch.autograd.grad(found.total, x)
+    result = cross_entropy(x if agreement else x[0], w, torch.tensor([1]), 0.0, agreement=agreement)
+    (grad,) = torch.autograd.grad(result.total, x)
     want = torch.softmax(torch.tensor([0.0, 7.0, 0.0, 0.0]), 0)[1] - 1
     torch.testing.assert_close(grad.float().sum(0)[0, 1], want, rtol=0.01, atol=0)
 
@@ -221,11 +223,11 @@ def test_on_a_gpu_in_bfloat16_it_is_close_to_the_exact_loss(smoothing, room, mon
     monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cuda", room)
     x, w, b = (torch.randn(*size, device="cuda") * 0.3 for size in ((500, 64), (777, 64), (777,)))
     labels = torch.randint(0, 777, (500,), device="cuda")
-    found, exact = [], []
-    for kept, to in ((found, torch.float32), (exact, torch.float64)):
+    results, exact = [], []
+    for kept, to in ((results, torch.float32), (exact, torch.float64)):
         leaves = [t.to(to).requires_grad_() for t in (x.bfloat16(), w.bfloat16(), b)]
         with torch.autocast("cuda", torch.bfloat16, enabled=to == torch.float32):
             got = cross_entropy(*leaves[:2], labels, smoothing, leaves[2])
         kept += [got.total, got.nll, *torch.autograd.grad(got.total, leaves)]
-    for a, e in zip(found, exact, strict=True):
+    for a, e in zip(results, exact, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=0.01, atol=0.01 * float(e.abs().max()))

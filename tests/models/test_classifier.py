@@ -90,20 +90,20 @@ def test_the_loss_is_cross_entropy_of_the_label():
         want = torch.nn.functional.cross_entropy(
             scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing
         )
-        found = model.loss(given, smoothing)
-        torch.testing.assert_close(found.total, want)
+        result = model.loss(given, smoothing)
+        torch.testing.assert_close(result.total, want)
     torch.testing.assert_close(model.loss(given, 0.1).nll, model.loss(given).total.detach())
 
 
-def test_agreement_adds_half_the_mean_divergence_of_two_readings():
+def test_agreement_adds_half_the_mean_divergence_of_two_passes():
     torch.manual_seed(1)
     one, other = torch.randn(2, 4, 3, dtype=torch.float64).unbind()
     labels = torch.tensor([0, 2, 1, 1])
     p, q = one.softmax(-1), other.softmax(-1)
-    apart = ((p * (p.log() - q.log())).sum() + (q * (q.log() - p.log())).sum()) / 2
+    divergence = ((p * (p.log() - q.log())).sum() + (q * (q.log() - p.log())).sum()) / 2
     mean = (label_loss(one, labels).total + label_loss(other, labels).total) / 2
-    found = label_loss(torch.cat([one, other]), labels, agreement=3.0)
-    torch.testing.assert_close(found.total, mean + 3.0 / 2 * apart)
+    result = label_loss(torch.cat([one, other]), labels, agreement=3.0)
+    torch.testing.assert_close(result.total, mean + 3.0 / 2 * divergence)
     same = label_loss(torch.cat([one, one]), labels, agreement=3.0)
     torch.testing.assert_close(same.total, label_loss(one, labels).total)
 
@@ -111,9 +111,9 @@ def test_agreement_adds_half_the_mean_divergence_of_two_readings():
 @pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 3.0)])
 def test_no_texts_are_no_loss(smoothing, agreement):
     scores = torch.randn(0, 3, requires_grad=True)
-    found = label_loss(scores, torch.zeros(0, dtype=torch.long), smoothing, agreement)
-    assert (float(found.total.detach()), float(found.nll), found.tokens) == (0.0, 0.0, 0)
-    found.total.backward()
+    result = label_loss(scores, torch.zeros(0, dtype=torch.long), smoothing, agreement)
+    assert (float(result.total.detach()), float(result.nll), result.tokens) == (0.0, 0.0, 0)
+    result.total.backward()
     assert scores.grad.shape == (0, 3)
 
 

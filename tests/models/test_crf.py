@@ -87,7 +87,7 @@ def test_the_gradient_is_right_and_padding_has_none() -> None:
     emissions, ends, steps = drawn(3, [3, 1], 1)
     emissions = torch.where(emissions > 1e5, 0.5, emissions).requires_grad_()
     tags = torch.tensor([[0, 2, 1], [1, 0, 0]])
-    parts = tuple(each.clone().requires_grad_() for each in steps)
+    parts = tuple(step.clone().requires_grad_() for step in steps)
     assert torch.autograd.gradcheck(
         lambda e, *s: negative_log_likelihood(e, tags, ends, Transitions(*s)), (emissions, *parts)
     )
@@ -109,7 +109,7 @@ def test_no_path_breaks_its_scheme_whatever_the_scores(name: str, lengths: list[
             assert scheme.problems([tags[i] for i in row[:length]]) == []
 
 
-def test_the_rules_are_told_by_the_tags_themselves() -> None:
+def test_the_rules_follow_from_the_tags() -> None:
     steps = rules(["O", "B-A", "I-A"])
     assert steps.start.tolist() == [0, 0, -torch.inf]
     assert steps.between.tolist() == [[0, 0, -torch.inf], [0, 0, 0], [0, 0, 0]]

@@ -18,16 +18,16 @@ from tests.serving.test_text_services import tagger
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    found = tmp_path_factory.mktemp("models")
+    folder = tmp_path_factory.mktemp("models")
     for name, write in (
         ("translate", model_folders.translator), ("generate", model_folders.language_model),
         ("classify", model_folders.classifier), ("tag", tagger),
     ):  # fmt: skip
-        write(found / name)
-    shutil.copytree(found / "translate", found / "align")
+        write(folder / name)
+    shutil.copytree(folder / "translate", folder / "align")
     model = embedder()
-    save(found / "embed", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    return found
+    save(folder / "embed", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    return folder
 
 
 CALLS = {
@@ -60,9 +60,9 @@ def test_a_folder_a_path_an_object_and_the_default_give_the_same(name, place, mo
 def test_one_text_has_one_result(name, place):
     call, model = getattr(regard, name), load(place / name)
     expected = call(*CALLS[name], model)
-    found = call(*(texts[0] for texts in CALLS[name]), model)
-    assert type(found) is type(expected[0])
-    assert same(found, expected[0])
+    result = call(*(texts[0] for texts in CALLS[name]), model)
+    assert type(result) is type(expected[0])
+    assert same(result, expected[0])
 
 
 @pytest.mark.parametrize("name", CALLS)

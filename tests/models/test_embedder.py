@@ -37,10 +37,10 @@ def test_the_loss_is_infonce_in_both_directions(prepend_bos):
     )
     scores = (x @ y.T / 0.1).detach().double()
     expected = -sum(s.log_softmax(-1).diagonal().sum().item() for s in (scores, scores.T)) / 2
-    found = model.loss(batch(PAIRS))
-    assert float(found.total) == pytest.approx(expected, rel=1e-5)
-    assert float(found.nll) == pytest.approx(expected, rel=1e-5)
-    assert found.tokens == 3
+    result = model.loss(batch(PAIRS))
+    assert float(result.total) == pytest.approx(expected, rel=1e-5)
+    assert float(result.nll) == pytest.approx(expected, rel=1e-5)
+    assert result.tokens == 3
 
 
 def test_smoothing_spreads_over_the_possible_partners():
@@ -118,5 +118,5 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     from regard.evaluation.retrieval import pair_retrieval
     from regard.pipelines.embed import embed
 
-    found = pair_retrieval(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
-    assert found["mrr"] > 0.8
+    vectors = pair_retrieval(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
+    assert vectors["mrr"] > 0.8

@@ -37,11 +37,11 @@ def zeros(kind, n):
 
 def read(kind, model, words):
     """y^e(1) … y^e(T^e) and the last state, by the definition."""
-    w, state, found = weights_of(model.encoder.stack.layers[0]), zeros(kind, model.encoder.width), []
+    w, state, result = weights_of(model.encoder.stack.layers[0]), zeros(kind, model.encoder.width), []
     for word in words:
         state = cell_of(kind, w, state, vector(model.source, word))
-        found.append(state[0])
-    return torch.stack(found), state
+        result.append(state[0])
+    return torch.stack(result), state
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
@@ -118,11 +118,11 @@ def both_directions(kind, model, words):
     backward = {n.removesuffix("_reverse"): w for n, w in all_weights.items() if n.endswith("_reverse")}
     sides = []
     for w, order in ((forward, words), (backward, words.flip(0))):
-        state, found = zeros(kind, 16), []
+        state, result = zeros(kind, 16), []
         for word in order:
             state = cell_of(kind, w, state, vector(model.source, word))
-            found.append(state[0])
-        sides.append(torch.stack(found))
+            result.append(state[0])
+        sides.append(torch.stack(result))
     return torch.cat([sides[0], sides[1].flip(0)], -1)
 
 

@@ -100,11 +100,11 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=[said for _, said in DAMAGES])
-def test_a_damaged_folder_is_said_in_one_sentence(tmp_path, damage, said):
+@pytest.mark.parametrize(("damage", "output"), DAMAGES, ids=[output for _, output in DAMAGES])
+def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, damage, output):
     write(tmp_path, **SECTIONS[0])
     damage(tmp_path)
-    with pytest.raises(FolderError, match=said) as error:
+    with pytest.raises(FolderError, match=output) as error:
         folders.load(tmp_path)
     assert "\n" not in str(error.value)
 

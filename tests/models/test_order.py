@@ -65,14 +65,14 @@ def tokens(*texts, end=True):
 
 @pytest.mark.parametrize("name", BLIND)
 def test_without_positions_a_question_and_a_statement_are_one_input(name):
-    asked, said = classifier(*BLIND[name])(tokens(QUESTION, STATEMENT))
-    torch.testing.assert_close(asked, said, rtol=0, atol=1e-14)
+    request, output = classifier(*BLIND[name])(tokens(QUESTION, STATEMENT))
+    torch.testing.assert_close(request, output, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ORDERED)
 def test_with_each_position_scheme_they_are_two(name):
-    asked, said = classifier(*ORDERED[name])(tokens(QUESTION, STATEMENT))
-    assert (asked - said).abs().max() > 1e-6
+    request, output = classifier(*ORDERED[name])(tokens(QUESTION, STATEMENT))
+    assert (request - output).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("name", BLIND)
@@ -114,7 +114,7 @@ def test_some_training_does_with_them(name):
 def test_a_symmetric_scheme_cannot_tell_a_text_from_its_mirror():
     """ALiBi knows how far, not which way: without a mark at one end a text read backwards is the same."""
     forwards, backwards = tokens(TEACHER, " ".join(reversed(TEACHER.split())), end=False)
-    for scheme, told in (
+    for scheme, outcome in (
         ("alibi", False),
         ("rotary", True),
         ("relative-buckets", True),
@@ -122,14 +122,14 @@ def test_a_symmetric_scheme_cannot_tell_a_text_from_its_mirror():
     ):
         model = classifier({**LAYER, "position": scheme}, "mean")
         one, other = model(torch.stack([forwards, backwards]))
-        assert ((one - other).abs().max() > 1e-9) == told, scheme
+        assert ((one - other).abs().max() > 1e-9) == outcome, scheme
     model = classifier({**LAYER, "position": "alibi"}, "mean")
     one, other = model(tokens(TEACHER, " ".join(reversed(TEACHER.split()))))  # the end mark gives it away
     assert (one - other).abs().max() > 1e-9
 
 
-@pytest.mark.parametrize(("layers", "told"), [(1, False), (2, True)])
-def test_a_causal_mask_is_an_order_from_the_second_layer_on(layers, told):
+@pytest.mark.parametrize(("layers", "outcome"), [(1, False), (2, True)])
+def test_a_causal_mask_is_an_order_from_the_second_layer_on(layers, outcome):
     """One layer sees the set of the words before; two see sets of sets, which only one order has."""
     model = make(
         None,
@@ -137,4 +137,4 @@ def test_a_causal_mask_is_an_order_from_the_second_layer_on(layers, told):
         tie="none",
     ).eval()
     one, other = model(tokens(TEACHER, STUDENTS, end=False))[:, -1]
-    assert ((one - other).abs().max() > 1e-9) == told
+    assert ((one - other).abs().max() > 1e-9) == outcome

@@ -56,8 +56,8 @@ def test_padding_never_counts_and_the_width_is_what_it_says(name):
 @pytest.mark.parametrize("name", POOLINGS)
 def test_a_text_without_words_is_zeros(name):
     pooling = POOLINGS[name]().double()
-    found = pooling(Memory(states(2), torch.tensor([4, 0])))
-    assert found[1].eq(0).all() and found[0].abs().sum() > 0
+    result = pooling(Memory(states(2), torch.tensor([4, 0])))
+    assert result[1].eq(0).all() and result[0].abs().sum() > 0
     for lengths in (torch.tensor([0, 0]), None):  # all of them, with and without room for states
         assert pooling(Memory(states(2, 0), lengths)).equal(
             torch.zeros(2, pooling.width, dtype=torch.float64)

@@ -68,13 +68,13 @@ def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
     sources = [torch.tensor([*model.source_tokenizer.encode(text), EOS]) for text, _ in rows]
     targets = [torch.tensor([BOS, *model.target_tokenizer.encode(tags), EOS]) for _, tags in rows]
     pad = lambda many: torch.nn.utils.rnn.pad_sequence(many, batch_first=True, padding_value=PAD)  # noqa: E731
-    lengths = lambda many, less: torch.tensor([len(each) - less for each in many])  # noqa: E731
+    lengths = lambda many, less: torch.tensor([len(item) - less for item in many])  # noqa: E731
     return Batch(
         pad(targets), lengths(targets, 1), torch.arange(len(rows)), pad(sources), lengths(sources, 0)
     )
 
 
-def test_spelled_rows_come_apart_into_words_and_letters() -> None:
+def test_rows_are_split_into_words_and_characters() -> None:
     spelled = Tokenizer.train(["a bc", "bc"], "spelled", 20)
     assert isinstance(spelled, SpelledTokenizer)
     rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
@@ -109,9 +109,9 @@ def test_letters_behind_the_end_of_a_word_change_nothing() -> None:
 def test_words_are_hidden_in_their_share_and_padding_never() -> None:
     words = torch.full((100, 100), 9)
     words[:, 50:] = PAD
-    found = drop_words(words, 0.3)
-    assert (found[:, 50:] == PAD).all()
-    assert 0.25 < float((found[:, :50] == UNK).float().mean()) < 0.35
+    result = drop_words(words, 0.3)
+    assert (result[:, 50:] == PAD).all()
+    assert 0.25 < float((result[:, :50] == UNK).float().mean()) < 0.35
 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
@@ -124,14 +124,14 @@ def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool
         loss = model.loss(batch(model, ROWS))
         (loss.total / loss.tokens).backward()
         optimizer.step()
-    found = model.tag([text.split() for text, _ in ROWS])
-    assert [" ".join(tags) for tags in found] == [tags for _, tags in ROWS]
+    tagged = model.tag([text.split() for text, _ in ROWS])
+    assert [" ".join(tags) for tags in tagged] == [tags for _, tags in ROWS]
     assert model.training  # as it was before
 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
 @pytest.mark.parametrize("crf", [True, False])
-def test_what_stands_beside_a_sentence_in_a_batch_changes_nothing(encoder: str, crf: bool) -> None:
+def test_the_other_sentences_of_a_batch_change_nothing(encoder: str, crf: bool) -> None:
     model = made(encoder, crf=crf)
     together = model.loss(batch(model, ROWS))
     alone = [model.loss(batch(model, [row])) for row in ROWS]
@@ -151,11 +151,11 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
     with torch.no_grad():
         model.output.bias.copy_(wanted)
     sentences = [[f"word{i}", "London", "of"][:n] + ["x"] * (n - 3) for i, n in enumerate((1, 7, 3, 12, 0))]
-    found = model.tag(sentences)
-    assert [len(tags) for tags in found] == [1, 7, 3, 12, 0]
-    assert all(model.scheme.problems(tags) == [] for tags in found)
+    tagged = model.tag(sentences)
+    assert [len(tags) for tags in tagged] == [1, 7, 3, 12, 0]
+    assert all(model.scheme.problems(tags) == [] for tags in tagged)
     assert any(
-        name[0] == "I" for tags in found for name in tags
+        name[0] == "I" for tags in tagged for name in tags
     )  # asked for, and given where a span was begun
     words, letters, lengths = model.read(
         torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5])
@@ -174,8 +174,8 @@ def test_answers_stand_where_their_sentences_stood_however_they_are_batched() ->
     )
 
 
-def test_an_unseen_word_is_known_by_its_letters() -> None:
-    """Two words that are not in the vocabulary get different scores; without letters they are one."""
+def test_an_unseen_word_is_recognised_by_its_characters() -> None:
+    """Two unknown words get different scores; without characters they get the same."""
     scores: dict[bool, Tensor] = {}
     for letters in (True, False):
         model = made(letters=letters)
@@ -245,7 +245,7 @@ def test_spans_have_places_and_types() -> None:
 
 
 @pytest.mark.parametrize("letters", [True, False])
-def test_operations_grow_with_words_and_with_letters(letters: bool) -> None:
+def test_operations_grow_with_words_and_with_characters(letters: bool) -> None:
     model = made("transformer", letters=letters, dtype=torch.float32)
     ten = model.flops(11 + 50 * letters, 11)
     assert model.flops(21 + 100 * letters, 21) > 2 * ten  # attention is quadratic

@@ -65,8 +65,10 @@ def test_a_file_is_hashed_once_and_again_when_it_changed(copied, tmp_path, monke
 
 def test_a_cache_that_cannot_be_written_only_costs_time(copied, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
+    expected = folders.load(copied).state_dict()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
-    folders.load(copied)
+    loaded = folders.load(copied).state_dict()
+    assert all(loaded[name].equal(expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -81,14 +83,14 @@ def test_a_tampered_model_is_refused_with_a_sentence(copied, tampering):
     if not tampering.startswith("checksums.json"):
         (copied / "checksums.json").unlink()
     TAMPERINGS[tampering](copied)
-    refused(lambda: folders.load(copied), copied)
+    assert_refused(lambda: folders.load(copied), copied)
 
 
-def refused(call, path):
+def assert_refused(call, path):
     with pytest.raises(RegardError) as error:
         call()
-    said = str(error.value)
-    assert str(path) in said and "\n" not in said and 40 < len(said) < 600, said
+    output = str(error.value)
+    assert str(path) in output and "\n" not in output and 40 < len(output) < 600, output
     assert not isinstance(error.value.__cause__, Exception)
 
 
@@ -96,7 +98,7 @@ def refused(call, path):
 def test_a_tampered_tagger_is_refused_with_a_sentence(tmp_path, tagger, tampering):
     path = shutil.copytree(tagger, tmp_path / "tagger")
     READERS[tampering](path)
-    refused(lambda: folders.load(path), path)
+    assert_refused(lambda: folders.load(path), path)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +118,17 @@ def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering)
     INDEXES[tampering](path)
 
     def search():
-        found = Index(path)
-        found.nearest(drawn(1), 3, exact=True)
-        found.nearest(drawn(1), 3)
-        found.bm25_search("text number 3", 3)
-        return [list(part.documents()) for part in found.segments], found.document(29)
+        result = Index(path)
+        result.nearest(drawn(1), 3, exact=True)
+        result.nearest(drawn(1), 3)
+        result.bm25_search("text number 3", 3)
+        return [list(part.documents()) for part in result.segments], result.document(29)
 
-    refused(search, path)
+    assert_refused(search, path)
 
 
 @pytest.mark.parametrize("value", [None, 7, b"x", "", "a\0b", ["x"]])
-def test_a_folder_that_is_no_path_is_said(value):
+def test_a_folder_that_is_no_path_is_refused(value):
     for call in (folders.load, Index):
         with pytest.raises(OptionError, match="folder is a path"):
             call(value)

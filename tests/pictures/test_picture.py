@@ -77,9 +77,9 @@ def test_tokens_are_shown_escaped():
 def test_the_numbers_of_a_heat_map_are_the_weights():
     rows, columns = ["p", "q", "r"], ["a", "b", "c", "d"]
     picture, weights = drawn(rows, columns)
-    found = re.findall(r"<title>(\w) → (\w): ([\d.]+)</title>", picture.svg())
-    assert len(found) == 12
-    for row, column, number in found:
+    result = re.findall(r"<title>(\w) → (\w): ([\d.]+)</title>", picture.svg())
+    assert len(result) == 12
+    for row, column, number in result:
         assert float(number) == pytest.approx(
             float(weights[rows.index(row), columns.index(column)]), abs=5e-5
         )
@@ -105,13 +105,13 @@ def test_colours_follow_the_weights():
 
 def test_lines_are_as_wide_as_the_weights():
     picture, weights = drawn(list("pqr"), list("abcd"), "lines")
-    found = {}
+    result = {}
     for path in ElementTree.fromstring(picture.svg()).iter(f"{SVG}path"):
-        found[path.find(f"{SVG}title").text.split(":")[0]] = float(path.attrib["stroke-width"])
+        result[path.find(f"{SVG}title").text.split(":")[0]] = float(path.attrib["stroke-width"])
     wide = {f"{r} → {c}": float(weights[i, j]) for i, r in enumerate("pqr") for j, c in enumerate("abcd")}
     kept = {name: w for name, w in wide.items() if w >= 0.03 * float(weights.max())}
-    assert set(found) == set(kept)
-    assert found == {
+    assert set(result) == set(kept)
+    assert result == {
         name: pytest.approx(max(0.5, 7 * w / float(weights.max())), abs=0.01) for name, w in kept.items()
     }
 
@@ -269,9 +269,9 @@ def test_what_watch_records_can_be_drawn(tmp_path):
     recorded = seen["self"]
     words = ["the", "cat", "<sat>", "on", "it"]
     path = recorded.save(tmp_path / "x.svg", rows=words, batch=1, head=2)
-    found = re.findall(r": ([\d.]+)</title>", path.read_text(encoding="utf-8"))
+    result = re.findall(r": ([\d.]+)</title>", path.read_text(encoding="utf-8"))
     weights = recorded.weights(batch=1, head=2).flatten().tolist()
-    assert [float(number) for number in found] == pytest.approx(weights, abs=5e-5)
+    assert [float(number) for number in result] == pytest.approx(weights, abs=5e-5)
     mean = recorded.plot(rows=words).axes[0].images[0].get_array()
     assert torch.allclose(torch.tensor(mean), recorded.weights(batch=0).double().mean(0))
     assert texts(recorded.picture("lines", rows=words).svg())

@@ -49,11 +49,11 @@ TEXTS = st.one_of(
 @given(text=TEXTS)
 def test_words_of_a_text_have_their_tokens(tokenizer, text):
     tokenizer = TOKENIZERS[tokenizer]
-    found = Words.of_text(tokenizer, text)
-    assert found.words == text.split()
-    assert found.owner.shape == (len(tokenizer.encode(text)), len(found.words))
-    assert (found.owner.sum(0) > 0).all()  # no word without a piece
-    owners = [row.nonzero().flatten().tolist() for row in found.owner]
+    result = Words.of_text(tokenizer, text)
+    assert result.words == text.split()
+    assert result.owner.shape == (len(tokenizer.encode(text)), len(result.words))
+    assert (result.owner.sum(0) > 0).all()  # no word without a piece
+    owners = [row.nonzero().flatten().tolist() for row in result.owner]
     while owners and not owners[-1]:
         owners.pop()
     assert all(owners)  # no piece without a word, but for spaces at the end
@@ -65,26 +65,26 @@ def test_words_of_a_text_have_their_tokens(tokenizer, text):
 def test_words_of_tokens_are_those_of_the_decoded_text(tokenizer, text):
     tokenizer = TOKENIZERS[tokenizer]
     tokens = tokenizer.encode(text)
-    found = Words.of_tokens(tokenizer, [*tokens, EOS])
-    assert found.words == tokenizer.decode(tokens).split()
-    assert found.owner[-1].sum() == 0  # the end-of-sentence token belongs to no word
+    result = Words.of_tokens(tokenizer, [*tokens, EOS])
+    assert result.words == tokenizer.decode(tokens).split()
+    assert result.owner[-1].sum() == 0  # the end-of-sentence token belongs to no word
     if UNK not in tokens and not tokenizer.lowercase:
-        assert torch.equal(found.owner[:-1], Words.of_text(tokenizer, text).owner)
+        assert torch.equal(result.owner[:-1], Words.of_text(tokenizer, text).owner)
 
 
 @given(tokens=st.lists(st.integers(0, 299), max_size=20))
 def test_invalid_bytes_have_words_too(tokens):
     tokenizer = TOKENIZERS["byte-bpe"]
     tokens = [t for t in tokens if t < len(tokenizer)]
-    found = Words.of_tokens(tokenizer, tokens)
-    assert found.words == tokenizer.decode(tokens).split()
-    assert (found.owner.sum(0) > 0).all()
+    result = Words.of_tokens(tokenizer, tokens)
+    assert result.words == tokenizer.decode(tokens).split()
+    assert (result.owner.sum(0) > 0).all()
 
 
 def test_a_token_of_space_belongs_to_the_next_word():
     tokenizer = TOKENIZERS["character"]
-    found = Words.of_text(tokenizer, "ab c ")
-    assert found.owner.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
+    result = Words.of_text(tokenizer, "ab c ")
+    assert result.owner.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
 
 
 def test_word_weights_sum_source_tokens_and_average_target_tokens():
@@ -93,10 +93,10 @@ def test_word_weights_sum_source_tokens_and_average_target_tokens():
     cross = torch.tensor(
         [[0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.3, 0.1], [0.1, 0.4, 0.4, 0.1], [0, 0, 0, 1]]
     )  # end-of-sentence tokens last
-    found = word_weights(cross, source, target)
-    torch.testing.assert_close(found, torch.tensor([[0.4, 0.45], [0.1, 0.8]]).double())
-    assert pharaoh(strongest(found)) == "1-0 1-1"
-    assert pharaoh(at_least(found, 0.4)) == "0-0 1-0 1-1"
+    result = word_weights(cross, source, target)
+    torch.testing.assert_close(result, torch.tensor([[0.4, 0.45], [0.1, 0.8]]).double())
+    assert pharaoh(strongest(result)) == "1-0 1-1"
+    assert pharaoh(at_least(result, 0.4)) == "0-0 1-0 1-1"
     assert (
         strongest(torch.zeros(2, 3))
         == strongest(torch.zeros(2, 0))
@@ -190,11 +190,11 @@ def test_a_model_that_has_learned_to_reverse_words_aligns_them_in_reverse(tmp_pa
     }
     model = regard.load(regard.train(recipe, folder=tmp_path / "run", quiet=True).folder)
     sources, wanted = lines[8000:], []
-    found = align(sources, [" ".join(s.split()[::-1]) for s in sources], model)
+    links = align(sources, [" ".join(s.split()[::-1]) for s in sources], model)
     for source in sources:
         n = len(source.split())
         wanted.append(frozenset((n - 1 - t, t) for t in range(n)))
-    right = sum(len(a & b) for a, b in zip(found, wanted, strict=True)) / sum(map(len, wanted))
+    right = sum(len(a & b) for a, b in zip(links, wanted, strict=True)) / sum(map(len, wanted))
     assert right > 0.9  # a random choice is right once in five
 
 

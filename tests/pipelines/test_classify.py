@@ -23,10 +23,10 @@ def model(tmp_path_factory):
 
 
 def test_each_text_gets_its_most_likely_label_and_all_probabilities(model):
-    found = classify(TEXTS, model)
-    assert [bool(label) for label in found] == [True, False, True, True, False, True, True]
+    result = classify(TEXTS, model)
+    assert [bool(label) for label in result] == [True, False, True, True, False, True, True]
     labels, probabilities = predict(model, TEXTS)
-    for label, expected, row, text in zip(found, labels, probabilities, TEXTS, strict=True):
+    for label, expected, row, text in zip(result, labels, probabilities, TEXTS, strict=True):
         if text.strip():
             assert label == expected == model.labels[int(np.argmax(row))]
             assert label.probability == row.max()
@@ -46,12 +46,12 @@ def test_batching_changes_no_label(model):
 
 
 def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model):
-    sure = [found.probability for found in classify(TEXTS, model) if found]
+    sure = [labels.probability for labels in classify(TEXTS, model) if labels]
     between = (min(sure) + max(sure)) / 2
-    found = [each for each in classify(TEXTS, model, threshold=between) if each.probabilities]
-    assert [each != "" for each in found] == [p >= between for p in sure]
-    assert {bool(each) for each in found} == {True, False}
-    assert [each.probability for each in found] == sure
+    labels = [item for item in classify(TEXTS, model, threshold=between) if item.probabilities]
+    assert [item != "" for item in labels] == [p >= between for p in sure]
+    assert {bool(item) for item in labels} == {True, False}
+    assert [item.probability for item in labels] == sure
 
 
 def test_word_attention_is_that_of_attention_pooling(model):

@@ -14,15 +14,15 @@ def test_order_is_kept_and_batches_change_nothing():
     texts = [*TEXTS, "", TEXTS[0] + " " + TEXTS[1]] * 5
     alone = np.concatenate([embed([text], model) for text in texts])
     for options in ({"batch_tokens": 1}, {"batch_tokens": 64}, {"workers": 3, "batch_tokens": 40}):
-        found = embed(texts, model, **options)
-        assert found.dtype == np.float32 and found.shape == (len(texts), 32)
-        np.testing.assert_allclose(found, alone, atol=2e-6)
+        vectors = embed(texts, model, **options)
+        assert vectors.dtype == np.float32 and vectors.shape == (len(texts), 32)
+        np.testing.assert_allclose(vectors, alone, atol=2e-6)
 
 
 def test_batches_have_similar_lengths_within_the_token_limit():
     rows = [[1] * n for n in (3, 9, 1, 4, 4, 7)]
-    found = _batches(rows, 9)
-    assert found == [[1], [5], [3, 4], [0, 2]]
+    result = _batches(rows, 9)
+    assert result == [[1], [5], [3, 4], [0, 2]]
 
 
 def test_a_long_text_is_truncated():

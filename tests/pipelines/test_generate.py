@@ -22,22 +22,24 @@ PROMPTS = ["the cat", "", "a dog ran to the", "der Hund"]
 
 def log_p(model, given, tokens):
     """log p of tokens behind those given, by teacher forcing."""
-    found = log_probabilities(model(torch.tensor([[*given, *tokens]]))[0]).detach()
-    return float(sum(found[len(given) - 1 + i, t] for i, t in enumerate(tokens)))
+    result = log_probabilities(model(torch.tensor([[*given, *tokens]]))[0]).detach()
+    return float(sum(result[len(given) - 1 + i, t] for i, t in enumerate(tokens)))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_greedy_is_the_loop_without_caches(decoder):
     model = language_model(decoder)
-    for prompt, found in zip(PROMPTS, generate(PROMPTS, model, limits=Limits(max_length=15)), strict=True):
+    for prompt, generations in zip(
+        PROMPTS, generate(PROMPTS, model, limits=Limits(max_length=15)), strict=True
+    ):
         given, text = [BOS, *(model.target_tokenizer.encode(prompt) if prompt else [])], []
         while len(text) < 15:
             word = int(log_probabilities(model(torch.tensor([[*given, *text]])))[0, -1].argmax())
             if word == EOS:
                 break
             text.append(word)
-        best = found.hypotheses[0]
-        assert best.tokens == text and found.prompt == prompt
+        best = generations.hypotheses[0]
+        assert best.tokens == text and generations.prompt == prompt
         assert best.log_p == pytest.approx(log_p(model, given, best.all_tokens), abs=1e-9)
 
 
@@ -60,7 +62,7 @@ def test_a_prompt_read_at_once_equals_step_by_step(decoder):
 )
 def test_a_continuation_does_not_depend_on_the_batch(decoder, options):
     model = language_model(decoder)
-    tokens = lambda found: [[h.tokens for h in g.hypotheses] for g in found]  # noqa: E731
+    tokens = lambda result: [[h.tokens for h in g.hypotheses] for g in result]  # noqa: E731
     alone = [
         tokens(generate([prompt], model, limits=Limits(max_length=12), **options))[0] for prompt in PROMPTS
     ]
@@ -85,25 +87,25 @@ def test_the_pieces_of_a_stream_join_to_the_text(kind, mode):
 
 def test_prompt_and_continuation_decode_as_one_text():
     model = language_model(kind="byte-bpe")
-    found = generate(["the cat"], model, strategy=Sample(seed=3), limits=Limits(max_length=20))[0]
-    tokens = [*model.target_tokenizer.encode("the cat"), *found.hypotheses[0].tokens]
-    assert found.prompt + found == model.target_tokenizer.decode(tokens)
+    generation = generate(["the cat"], model, strategy=Sample(seed=3), limits=Limits(max_length=20))[0]
+    tokens = [*model.target_tokenizer.encode("the cat"), *generation.hypotheses[0].tokens]
+    assert generation.prompt + generation == model.target_tokenizer.decode(tokens)
 
 
 def test_a_model_of_lines_ends_and_a_model_of_running_text_continues():
-    line, whole = language_model(mode="lines"), language_model(mode="stream")
+    line, full = language_model(mode="lines"), language_model(mode="stream")
     ended = generate([""], line, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
         0
     ].hypotheses
     assert any(h.ended for h in ended) and not any("\n" in h.text for h in ended)
-    going = generate([""], whole, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
+    going = generate([""], full, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
         0
     ].hypotheses
     assert all(len(h.tokens) == 200 and not h.ended for h in going) and any("\n" in h.text for h in going)
     assert any(
         h.ended
         for h in generate(
-            [""], whole, multiline=False, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200)
+            [""], full, multiline=False, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200)
         )[0].hypotheses
     )
 
@@ -126,14 +128,14 @@ def test_prompts_of_running_text_begin_with_a_line_end():
 
 def test_constraints_hold_for_generated_texts():
     model = language_model()
-    found = generate(
+    generations = generate(
         ["the"],
         model,
         beam=3,
         constraints=Constraints(no_repeat=2, min_length=8),
         limits=Limits(max_length=12),
     )[0]
-    for h in found.hypotheses:
+    for h in generations.hypotheses:
         pairs = list(zip(h.tokens, h.tokens[1:], strict=False))
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))
 

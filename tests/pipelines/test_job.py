@@ -19,12 +19,12 @@ ABOUT = {"model": "m", "beam": 1}
 
 
 def begin(path, about=ABOUT, restart=False, more=()):
-    return Outputs([open_output(each) for each in (path, *more)], about, restart)
+    return Outputs([open_output(item) for item in (path, *more)], about, restart)
 
 
 def write(outputs, *texts):
     for text in texts:
-        packed = [each.packing.pack(text) for each in outputs.outputs]
+        packed = [output.packing.pack(text) for output in outputs.outputs]
         outputs.commit(packed, outputs.lines + 1, f"digest {outputs.lines + 1}")
 
 
@@ -38,9 +38,9 @@ def leave(outputs):
     ("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)]
 )
 def test_a_resumed_job_gives_identical_bytes(tmp_path, name, unpack):
-    whole = begin(tmp_path / f"whole.{name}")
-    write(whole, b"a\n", b"b\n", b"c\n")
-    whole.finish()
+    full = begin(tmp_path / f"whole.{name}")
+    write(full, b"a\n", b"b\n", b"c\n")
+    full.finish()
     path = tmp_path / name
     first = begin(path)
     write(first, b"a\n", b"b\n")

@@ -14,7 +14,7 @@ def by_characters(texts):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("One. Two! Three? Four", ["One. ", "Two! ", "Three? ", "Four"]),
         ('Mr. Smith said: "Stop!" Then he left.', ['Mr. Smith said: "Stop!" ', "Then he left."]),
@@ -26,16 +26,16 @@ def by_characters(texts):
         ("", []),
     ],
 )
-def test_sentences_end_at_punctuation_but_not_after_abbreviations(text, found):
-    assert sentences(text) == found
+def test_sentences_end_at_punctuation_but_not_after_abbreviations(text, result):
+    assert sentences(text) == result
 
 
 @given(st.text(alphabet=st.sampled_from('aB .!?,;"”。、\n\u00a0…1é😀')), st.integers(1, 12))
 @example("." * 500, 3)
 def test_the_pieces_of_any_line_are_the_line_and_short_enough(text, most):
-    found = pieces(text, by_characters, most)
-    assert "".join(piece.text + piece.gap for piece in found) == text
-    assert all(len(piece.text) <= most for piece in found)
+    result = pieces(text, by_characters, most)
+    assert "".join(piece.text + piece.gap for piece in result) == text
+    assert all(len(piece.text) <= most for piece in result)
 
 
 def test_a_long_sentence_is_split_at_clauses_then_words_then_characters():
@@ -46,8 +46,8 @@ def test_a_long_sentence_is_split_at_clauses_then_words_then_characters():
 
 
 def test_parts_that_fit_into_one_piece_stay_together():
-    found = pieces("a " * 1000, lambda texts: [len(text.split()) for text in texts], 10)
-    assert [len(piece.text.split()) for piece in found] == [10] * 100
+    result = pieces("a " * 1000, lambda texts: [len(text.split()) for text in texts], 10)
+    assert [len(piece.text.split()) for piece in result] == [10] * 100
 
 
 def test_joining_keeps_the_spaces_of_the_source():
@@ -65,9 +65,9 @@ def test_a_space_is_added_if_only_the_target_script_has_spaces():
 def test_splitting_a_long_line_takes_linear_time(unit):
     text = (unit * 100_000)[:100_000]
     began = time.process_time()
-    found = pieces(text, by_characters, 40)
+    result = pieces(text, by_characters, 40)
     assert time.process_time() - began < 5  # quadratic would be minutes
-    assert "".join(piece.text + piece.gap for piece in found) == text
+    assert "".join(piece.text + piece.gap for piece in result) == text
 
 
 def test_lines_of_a_text_are_separate_pieces():

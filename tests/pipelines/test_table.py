@@ -29,10 +29,10 @@ def write(folder, name, text):
     ],
 )
 def test_the_column_is_found(tmp_path, name, text, column, layout, header):
-    found = find_place([write(tmp_path, name, text)], column)
-    assert (found.layout, found.header) == (layout, header)
+    result = find_place([write(tmp_path, name, text)], column)
+    assert (result.layout, result.header) == (layout, header)
     if header:
-        assert len(found.names) == len(text.splitlines()[0].split(layout.separator))
+        assert len(result.names) == len(text.splitlines()[0].split(layout.separator))
 
 
 def test_the_separator_is_detected_as_in_training(tmp_path):

@@ -19,19 +19,23 @@ from tests.decoding.small_models import LINES, translator
 
 def test_a_translation_is_its_best_hypothesis_and_has_the_others():
     model = translator()
-    for text, found in zip(LINES, translate(LINES, model, beam=4, nbest=3), strict=True):
-        assert isinstance(found, str) and found == found.hypotheses[0].text
-        assert len(found.hypotheses) == 3
-        assert all(h.text == model.target_tokenizer.decode(h.tokens) for h in found.hypotheses)
-        assert [h.score for h in found.hypotheses] == sorted(
-            (h.score for h in found.hypotheses), reverse=True
+    for text, translations in zip(LINES, translate(LINES, model, beam=4, nbest=3), strict=True):
+        assert isinstance(translations, str) and translations == translations.hypotheses[0].text
+        assert len(translations.hypotheses) == 3
+        assert all(h.text == model.target_tokenizer.decode(h.tokens) for h in translations.hypotheses)
+        assert [h.score for h in translations.hypotheses] == sorted(
+            (h.score for h in translations.hypotheses), reverse=True
         )
-        assert found.source_tokens == model.source_tokenizer.encode(text)
+        assert translations.source_tokens == model.source_tokenizer.encode(text)
 
 
 def test_empty_texts_stay_empty_in_order():
-    found = translate(["", "the cat", "", "a dog"], translator(), beam=2)
-    assert found[0] == found[2] == "" and found[0].hypotheses == [] and found[1].hypotheses
+    translations = translate(["", "the cat", "", "a dog"], translator(), beam=2)
+    assert (
+        translations[0] == translations[2] == ""
+        and translations[0].hypotheses == []
+        and translations[1].hypotheses
+    )
     assert translate([], translator()) == []
 
 
@@ -41,10 +45,10 @@ def test_the_best_hypothesis_does_not_depend_on_nbest():
 
 
 def test_a_translation_survives_a_pickle():
-    found = translate(["the cat"], translator(), beam=3, nbest=3)[0]
-    again = pickle.loads(pickle.dumps(found))
-    assert isinstance(again, Translation) and again == found
-    assert again.hypotheses == found.hypotheses and again.source_tokens == found.source_tokens
+    translation = translate(["the cat"], translator(), beam=3, nbest=3)[0]
+    again = pickle.loads(pickle.dumps(translation))
+    assert isinstance(again, Translation) and again == translation
+    assert again.hypotheses == translation.hypotheses and again.source_tokens == translation.source_tokens
 
 
 def test_beam_is_short_for_a_beam_strategy():
@@ -59,29 +63,29 @@ def test_one_prefix_and_one_list_of_required_words_are_for_all_texts():
 
 
 def test_prefixes_and_required_phrases_are_texts():
-    found = translate(
+    translations = translate(
         LINES[:2],
         translator(),
         beam=3,
         nbest=3,
         constraints=Constraints(prefix=["die Katze", ""], required=[[], ["Hund", "the"]]),
     )
-    assert all(h.text.startswith("die Katze") for h in found[0].hypotheses)
-    assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in found[1].hypotheses)
+    assert all(h.text.startswith("die Katze") for h in translations[0].hypotheses)
+    assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in translations[1].hypotheses)
 
 
 def test_forbidden_phrases_are_texts():
     model = translator()
     word = translate(LINES[:1], model)[0].split()[0]
     tokens = model.target_tokenizer.encode(word)
-    found = translate(LINES, model, beam=3, nbest=3, constraints=Constraints(forbidden=[word]))
-    for h in (h for t in found for h in t.hypotheses):
+    translations = translate(LINES, model, beam=3, nbest=3, constraints=Constraints(forbidden=[word]))
+    for h in (h for t in translations for h in t.hypotheses):
         assert not any(h.tokens[i : i + len(tokens)] == tokens for i in range(len(h.tokens)))
 
 
 def test_attention_is_stored_in_every_hypothesis_on_request():
-    found = translate(LINES[:2], translator(), beam=2, nbest=2, attention=True)
-    for translation in found:
+    translations = translate(LINES[:2], translator(), beam=2, nbest=2, attention=True)
+    for translation in translations:
         for h in translation.hypotheses:
             assert h.attention.cross().shape == (len(h.tokens) + h.ended, len(translation.source_tokens) + 1)
     assert translate(LINES[:1], translator())[0].hypotheses[0].attention is None
@@ -90,12 +94,14 @@ def test_attention_is_stored_in_every_hypothesis_on_request():
 def test_the_coverage_penalty_is_that_of_wu_and_sorts_again():
     model = translator()
     plain = {h.text: h for h in translate(LINES[:1], model, beam=6, nbest=6, attention=True)[0].hypotheses}
-    found = translate(LINES[:1], model, strategy=Beam(6, coverage_penalty=2.0), nbest=6)[0]
-    words = len(found.source_tokens)
-    for h in found.hypotheses:
+    translation = translate(LINES[:1], model, strategy=Beam(6, coverage_penalty=2.0), nbest=6)[0]
+    words = len(translation.source_tokens)
+    for h in translation.hypotheses:
         covered = plain[h.text].attention.cross().sum(0)[:words].clamp(max=1).log().sum()
         assert h.score == pytest.approx(plain[h.text].score + 2.0 * float(covered), abs=1e-9)
-    assert [h.score for h in found.hypotheses] == sorted((h.score for h in found.hypotheses), reverse=True)
+    assert [h.score for h in translation.hypotheses] == sorted(
+        (h.score for h in translation.hypotheses), reverse=True
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "word", "character"])
@@ -208,8 +214,8 @@ def test_learned_positions_bound_source_and_output():
     model = translator(dim=32)
     learned = Learned(12, 32).double()
     model.decoder.position = learned
-    found = translate(["the cat"], model, constraints=Constraints(min_length=11))[0].hypotheses[0]
-    assert len(found.tokens) <= 12
+    hypothesis = translate(["the cat"], model, constraints=Constraints(min_length=11))[0].hypotheses[0]
+    assert len(hypothesis.tokens) <= 12
     model.encoder.position = learned
     with pytest.raises(OptionError, match="sentence 2 has .* tokens and this model has 12 positions"):
         translate(["the cat", "the cat sat on the mat and ran to the house"], model)

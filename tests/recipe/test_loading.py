@@ -119,8 +119,8 @@ def test_overrides_do_not_change_the_given_mapping():
     ],
 )
 def test_an_unknown_key_names_its_place_and_the_similar_one(override, words):
-    found = message_of(override)
-    assert all(word in found for word in words), found
+    message = message_of(override)
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_a_wrong_override_does_not_name_the_file(tmp_path):
     ],
 )
 def test_a_wrong_value_names_key_value_and_allowed_values(override, words):
-    found = message_of(override)
-    assert all(word in found for word in words), found
+    message = message_of(override)
+    assert all(word in message for word in words), message
 
 
 def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
@@ -291,8 +291,8 @@ def test_an_override_cannot_replace_a_value_by_a_block():
     ],
 )
 def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
-    found = message_of(*overrides)
-    assert all(word in found for word in words), found
+    message = message_of(*overrides)
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -310,8 +310,8 @@ def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
     ],
 )
 def test_a_language_model_is_a_decoder_alone(overrides, words):
-    found = message_of(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
-    assert all(word in found for word in words), found
+    message = message_of(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -336,9 +336,9 @@ def test_a_language_model_is_a_decoder_alone(overrides, words):
     ],
 )
 def test_an_invalid_file_is_named_with_the_line(text, words, tmp_path):
-    found = file_error(tmp_path, text)
-    assert "mine.yaml" in found
-    assert all(word in found for word in words), found[-300:]
+    message = file_error(tmp_path, text)
+    assert "mine.yaml" in message
+    assert all(word in message for word in words), message[-300:]
 
 
 def test_a_missing_file_or_unknown_name_is_an_error_with_a_hint(tmp_path):
@@ -393,9 +393,9 @@ def test_a_dump_has_the_order_of_the_schema_and_is_standard_yaml():
     | st.text(max_size=20)
 )
 def test_yaml_round_trip_of_plain_values(value):
-    found = parse_yaml(dump_yaml({"a": value}))["a"]
-    assert found == value
-    assert isinstance(found, bool) == isinstance(value, bool)
+    parsed = parse_yaml(dump_yaml({"a": value}))["a"]
+    assert parsed == value
+    assert isinstance(parsed, bool) == isinstance(value, bool)
 
 
 @pytest.mark.parametrize(
@@ -418,14 +418,14 @@ def test_plain_values_are_those_of_yaml_1_2(text, value):
 
 
 def test_all_keys_has_nested_keys_once():
-    found = all_keys()
-    assert len(found) == len(set(found))
+    result = all_keys()
+    assert len(result) == len(set(result))
     assert {
         "model.encoder.below.kernel",
         "model.decoder.attention",
         "schedule.warmup",
         "model.encoder.mask.of",
-    } <= set(found)
+    } <= set(result)
 
 
 def test_a_column_is_a_number_with_or_without_quotes_and_0_is_file_error(tmp_path):

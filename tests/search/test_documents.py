@@ -17,9 +17,9 @@ def written(tmp_path, name, text):
 
 def test_lines_are_documents_named_by_file_and_line(tmp_path):
     path = written(tmp_path, "a.txt", "one\n\n  two \n")
-    found = read_documents([path])
-    assert found.documents == [Document(f"{path}:1", "one"), Document(f"{path}:3", "two")]
-    assert found.warnings() == ["1 empty text was left out"]
+    documents = read_documents([path])
+    assert documents.documents == [Document(f"{path}:1", "one"), Document(f"{path}:3", "two")]
+    assert documents.warnings() == ["1 empty text was left out"]
 
 
 def test_compressed_files_and_windows_line_ends_are_read(tmp_path):
@@ -56,8 +56,8 @@ def test_each_text_file_of_a_folder_is_a_document(tmp_path):
 def test_invalid_utf8_is_counted_or_an_error_if_strict(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"good\nb\xffd\n")
-    found = read_documents([path])
-    assert found.texts == ["good", "b\ufffdd"] and "1 line is not UTF-8" in found.warnings()[0]
+    documents = read_documents([path])
+    assert documents.texts == ["good", "b\ufffdd"] and "1 line is not UTF-8" in documents.warnings()[0]
     with pytest.raises(DataError, match="line 2 of .* is not UTF-8"):
         read_documents([path], strict=True)
     (tmp_path / "f").mkdir()

@@ -20,12 +20,12 @@ def vectors():
 @pytest.mark.parametrize("exact", [True, False])
 def test_only_near_copies_are_found(exact):
     x = vectors()
-    found = find_pairs(x, 0.95, exact=exact, threads=1)
-    assert {(pair.first, pair.second) for pair in found} == {(i, 500 + i) for i in range(5)}
+    pairs = find_pairs(x, 0.95, exact=exact, threads=1)
+    assert {(pair.first, pair.second) for pair in pairs} == {(i, 500 + i) for i in range(5)}
     assert all(
-        pair.cosine == pytest.approx(float(x[pair.first] @ x[pair.second]), abs=1e-6) for pair in found
+        pair.cosine == pytest.approx(float(x[pair.first] @ x[pair.second]), abs=1e-6) for pair in pairs
     )
-    assert found == sorted(found, key=lambda pair: -pair.cosine)
+    assert pairs == sorted(pairs, key=lambda pair: -pair.cosine)
 
 
 def test_pairs_across_blocks_are_found_exactly_once(monkeypatch):
@@ -35,8 +35,8 @@ def test_pairs_across_blocks_are_found_exactly_once(monkeypatch):
     x = vectors()[:60]
     cosines = np.triu(x @ x.T, 1)
     expected = {(int(i), int(j)) for i, j in zip(*np.nonzero(cosines >= 0.3), strict=True)}
-    found = [(pair.first, pair.second) for pair in find_pairs(x, 0.3)]
-    assert len(found) == len(set(found)) and set(found) == expected and expected
+    pairs = [(pair.first, pair.second) for pair in find_pairs(x, 0.3)]
+    assert len(pairs) == len(set(pairs)) and set(pairs) == expected and expected
 
 
 def test_groups_are_connected_components():

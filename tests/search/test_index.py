@@ -59,9 +59,9 @@ def test_search_over_changed_segments_matches_brute_force(folder, many):
     cosines = queries @ x.T
     cosines[:, [7, 250]] = -2
     expected = np.argsort(-cosines, axis=1, kind="stable")[:, :5]
-    numbers, found = index.nearest(queries, 5)
+    numbers, hits = index.nearest(queries, 5)
     np.testing.assert_array_equal(numbers, expected)
-    np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, 1), atol=1e-6)
+    np.testing.assert_allclose(hits, np.take_along_axis(cosines, expected, 1), atol=1e-6)
     np.testing.assert_array_equal(index.nearest(queries, 5, exact=True)[0], expected)
     assert index.document(int(numbers[0, 0])) == Document(f"d{numbers[0, 0]}", f"text number {numbers[0, 0]}")
 
@@ -153,9 +153,9 @@ def test_hybrid_search_is_reciprocal_rank_fusion(folder):
         def search(self, index, queries, k):
             return [[Hit(n, 0.0) for n in self.numbers]]
 
-    found = HybridSearch((Fixed([4, 1, 2]), Fixed([1, 3]))).search(Index(folder), ["q"], 3)[0]
-    assert [hit.number for hit in found] == [1, 4, 3]
-    assert found[0].score == pytest.approx(1 / 62 + 1 / 61)
+    hits = HybridSearch((Fixed([4, 1, 2]), Fixed([1, 3]))).search(Index(folder), ["q"], 3)[0]
+    assert [hit.number for hit in hits] == [1, 4, 3]
+    assert hits[0].score == pytest.approx(1 / 62 + 1 / 61)
 
 
 def test_vector_search_finds_the_text_itself_first(tmp_path):

@@ -47,10 +47,10 @@ class Client:
         connection = keep or self.connect()
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
-        found = answer.status, dict(answer.getheaders()), answer.read()
+        result = answer.status, dict(answer.getheaders()), answer.read()
         if keep is None:
             connection.close()
-        return found
+        return result
 
     def get(self, path, **headers):
         return self.raw("GET", path, None, headers)
@@ -58,10 +58,10 @@ class Client:
     def post(self, path, body, headers=None, keep=None):
         """The status and the JSON that came back."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, found = self.raw(
+        status, _, answer = self.raw(
             "POST", path, data, {"content-type": "application/json", **(headers or {})}, keep
         )
-        return status, json.loads(found)
+        return status, json.loads(answer)
 
 
 @contextlib.contextmanager
@@ -94,9 +94,9 @@ def process(*args, env=None, files=None):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env,
     )  # fmt: skip
     try:
-        said = started.stdout.readline()
-        assert "answers at" in said, said + started.stderr.read()
-        client = Client(said.split("answers at ")[1].split(" ")[0])
+        output = started.stdout.readline()
+        assert "answers at" in output, output + started.stderr.read()
+        client = Client(output.split("answers at ")[1].split(" ")[0])
         client.curl = started.stdout.readline()
         yield started, client
     finally:

@@ -10,15 +10,15 @@ TOKEN = "abcdefghijklmnop-1234"
 
 
 @pytest.mark.parametrize(
-    ("host", "own"),
+    ("host", "loopback"),
     [
         ("127.0.0.1", True), ("localhost", True), ("LocalHost", True), ("::1", True), ("127.8.8.8", True),
         ("0.0.0.0", False), ("::", False), ("10.0.0.1", False),
         ("localhost.evil.example", False), ("", False),
     ],
 )  # fmt: skip
-def test_loopback_means_this_machine_alone(host, own):
-    assert is_loopback(host) is own
+def test_loopback_means_this_machine_alone(host, loopback):
+    assert is_loopback(host) is loopback
 
 
 def test_other_machines_need_a_token():

@@ -41,8 +41,8 @@ def model(folder):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with running(GenerationService(model, "small", workers=1)) as found:
-        yield found
+    with running(GenerationService(model, "small", workers=1)) as running_client:
+        yield running_client
 
 
 class Counting(GenerationService):
@@ -79,7 +79,7 @@ class Counting(GenerationService):
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "says"),
+    ("path", "body", "says"),
     [
         ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, TOO_MUCH),
         ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, TOO_MUCH),
@@ -95,12 +95,12 @@ class Counting(GenerationService):
         ("/attention", {"text": "x" * 1500, "max_length": 1}, "at most 4,000,000 are sent"),
     ],
 )  # fmt: skip
-def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, asked, says):
+def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, body, says):
     before = client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
-    status, found = client.post(path, asked)
+    status, answer = client.post(path, body)
     assert status == 422
-    assert says in found["error"]
-    assert len(found["error"]) < 300 and "\n" not in found["error"]
+    assert says in answer["error"]
+    assert len(answer["error"]) < 300 and "\n" not in answer["error"]
     assert (
         before
         == client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
@@ -123,8 +123,10 @@ def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
         GenerationService(write_model(tmp_path, encoder=None), "small", RequestLimits(tokens=50), workers=1)
     ) as client:
         for stream in (False, True):
-            status, found = client.post("/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream})
-            assert (status, found["error"].partition(", and at")[0]) == (
+            status, answer = client.post(
+                "/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream}
+            )
+            assert (status, answer["error"].partition(", and at")[0]) == (
                 422,
                 "the prompt with its continuation has 51 tokens",
             )
@@ -133,8 +135,8 @@ def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
 def test_a_request_that_ran_out_of_time_stops_computing(model):
     service = Counting(model, "small", RequestLimits(seconds=0.3), workers=1)
     with running(service) as client:
-        status, found = client.post("/translate", LONG)
-        assert (status, found["error"][:42]) == (503, "the answer took longer than 0.3 seconds; s")
+        status, answer = client.post("/translate", LONG)
+        assert (status, answer["error"][:42]) == (503, "the answer took longer than 0.3 seconds; s")
         service.go.set()
         assert client.post("/translate", {"text": "a", "max_length": 2})[0] == 200  # the only worker is free
         assert service.steps < 200
@@ -188,12 +190,12 @@ def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, c
 def test_draining_cancels_what_the_grace_time_does_not_cover(model):
     service = Counting(model, "small", RequestLimits(grace=0.3), workers=1)
     with running(service) as client:
-        asked = in_background(lambda: client.post("/translate", LONG))
+        pending = in_background(lambda: client.post("/translate", LONG))
         until(lambda: service.steps > 2)
         client.server.drain()
-        asked[0].join(20)
-        assert asked[1][0][0] == 503
-        assert "shutting down" in asked[1][0][1]["error"]
+        pending[0].join(20)
+        assert pending[1][0][0] == 503
+        assert "shutting down" in pending[1][0][1]["error"]
         assert client.server.cancelled
     service.go.set()
     assert service.batcher.close(20)
@@ -203,13 +205,13 @@ def test_draining_cancels_what_the_grace_time_does_not_cover(model):
 def test_sigterm_ends_the_process_within_the_grace_time(folder):
     heavy = {"texts": [LONG["text"]] * 15, **{k: v for k, v in LONG.items() if k != "text"}, "beam": 32}
     with process(folder, "--workers", "1", "--grace", "0.5") as (started, client):
-        asked = in_background(lambda: client.post("/translate", heavy))
+        pending = in_background(lambda: client.post("/translate", heavy))
         until(lambda: b"regard_requests_in_flight 2.0" in client.get("/metrics")[2])
         time.sleep(0.3)
         os.kill(started.pid, signal.SIGTERM)
         _, err = started.communicate(timeout=30)
-        asked[0].join(20)
-    assert asked[1][0][0] == 503, asked
+        pending[0].join(20)
+    assert pending[1][0][0] == 503, pending
     assert started.returncode == 1
     assert err.splitlines()[-1] == "regard: stopped before all requests were answered"
     assert "Traceback" not in err

@@ -24,11 +24,11 @@ def model(tmp_path_factory):
 
 
 def silent(client, count, sent=b""):
-    found = [socket.create_connection((client.host, client.port), 20) for _ in range(count)]
-    for sock in found:
+    connections = [socket.create_connection((client.host, client.port), 20) for _ in range(count)]
+    for sock in connections:
         if sent:
             sock.sendall(sent)
-    return found
+    return connections
 
 
 def closed(sock):
@@ -78,13 +78,13 @@ def test_a_connection_with_a_request_is_not_the_one_to_go(model):
 
     service = Slow(model, "small", RequestLimits(connections=3), workers=1)
     with running(service) as client:
-        asked = in_background(lambda: client.post("/translate", {"text": "a"}))
+        pending = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
         socks = silent(client, 10)
         assert closed(socks[0])
         service.go.set()
-        asked[0].join(20)
-        assert asked[1][0][0] == 200
+        pending[0].join(20)
+        assert pending[1][0][0] == 200
         for sock in socks:
             sock.close()
 
@@ -126,12 +126,12 @@ def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
 
     service = Slow(model, "small", RequestLimits(idle=0.2), workers=1)
     with running(service) as client:
-        asked = in_background(lambda: client.post("/translate", {"text": "a"}))
+        pending = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
         time.sleep(0.6)
         service.go.set()
-        asked[0].join(20)
-        assert asked[1][0][0] == 200
+        pending[0].join(20)
+        assert pending[1][0][0] == 200
 
 
 def test_a_client_that_does_not_read_its_answer_is_dropped_and_one_that_reads_slowly_is_not(model):
@@ -196,8 +196,8 @@ def test_fewer_open_files_mean_fewer_connections():
         "print(max_connections(1000, Log()), max_connections(50, Log()), "
         "resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
-    assert found.stdout.split() == ["108", "50", "300"]
-    assert "at most 108 connections instead of 1000, as the system allows 300 open files" in found.stderr
+    assert done.stdout.split() == ["108", "50", "300"]
+    assert "at most 108 connections instead of 1000, as the system allows 300 open files" in done.stderr

@@ -19,23 +19,23 @@ LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund l
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     torch.manual_seed(3)
-    found = write_model(tmp_path_factory.mktemp("translator"))
-    found.card = {"recipe": {"data": {"max_length": 30, "target": "de"}}}
-    return found
+    folder = write_model(tmp_path_factory.mktemp("translator"))
+    folder.card = {"recipe": {"data": {"max_length": 30, "target": "de"}}}
+    return folder
 
 
 @pytest.fixture(scope="module")
 def client(model):
     with running(
         GenerationService(model, "small", RequestLimits(streams=2, batch_tokens=64), workers=1)
-    ) as found:
-        yield found
+    ) as running_client:
+        yield running_client
 
 
-def events(client, asked):
+def events(client, request):
     """The status, and kind and data of each event."""
     status, headers, body = client.raw(
-        "POST", "/translate", json.dumps({**asked, "stream": True}), {"content-type": "application/json"}
+        "POST", "/translate", json.dumps({**request, "stream": True}), {"content-type": "application/json"}
     )
     if status != 200:
         return status, json.loads(body)
@@ -56,18 +56,18 @@ def events(client, asked):
 )
 @pytest.mark.parametrize("text", ["ein Hund läuft", LONG])
 def test_one_text_comes_token_by_token_and_is_the_answer_that_is_not_streamed(client, text, options):
-    asked = {"text": text, **options}
-    whole = client.post("/translate", asked)[1]["translations"][0]
-    assert ("parts" in whole) == (text == LONG)
-    status, found = events(client, asked)
-    assert status == 200 and found.pop() == ("done", {})
-    assert all(kind == "" and set(data) == {"text"} for kind, data in found)
-    assert "".join(data["text"] for _, data in found) == whole["text"]
-    assert len(found) > 2
+    request = {"text": text, **options}
+    full = client.post("/translate", request)[1]["translations"][0]
+    assert ("parts" in full) == (text == LONG)
+    status, answer = events(client, request)
+    assert status == 200 and answer.pop() == ("done", {})
+    assert all(kind == "" and set(data) == {"text"} for kind, data in answer)
+    assert "".join(data["text"] for _, data in answer) == full["text"]
+    assert len(answer) > 2
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "body",
     [
         {"texts": ["ein Hund", "", LONG, "Wolken!", "zwei Hunde laufen"] * 3},
         {"text": "ein Hund läuft", "beam": 3, "nbest": 2},
@@ -76,11 +76,11 @@ def test_one_text_comes_token_by_token_and_is_the_answer_that_is_not_streamed(cl
         {"texts": []},
     ],
 )
-def test_several_texts_and_beams_come_as_finished_translations_in_order(client, asked):
-    whole = client.post("/translate", asked)[1]["translations"]
-    status, found = events(client, asked)
-    assert status == 200 and found.pop() == ("done", {})
-    assert found == [("", {"index": i, **each}) for i, each in enumerate(whole)]
+def test_several_texts_and_beams_come_as_finished_translations_in_order(client, body):
+    full = client.post("/translate", body)[1]["translations"]
+    status, answer = events(client, body)
+    assert status == 200 and answer.pop() == ("done", {})
+    assert answer == [("", {"index": i, **item}) for i, item in enumerate(full)]
 
 
 def test_translations_are_sent_before_the_last_is_there(model):
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         def _work(self, options, texts, cancelled):
             begun.set()
             assert go.wait(20)
-            gone.append([each() for each in cancelled])
+            gone.append([item() for item in cancelled])
             return super()._work(options, texts, cancelled)
 
     begun, go, gone = threading.Event(), threading.Event(), []
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("body", "says"),
     [
         ({"text": "a", "to": "fr"}, "translates into 'de' only, got to='fr'"),
         ({"texts": ["a"], "to": "fr"}, "translates into 'de' only, got to='fr'"),
@@ -142,12 +142,12 @@ def test_a_client_that_leaves_frees_the_queue(model):
         ({"text": "a", "prefix": "@"}, "not in the vocabulary"),
     ],
 )
-def test_invalid_requests_are_refused_before_anything_is_sent(client, asked, says):
-    status, found = (
-        events(client, {**asked}) if asked.get("stream") is None else client.post("/translate", asked)
+def test_invalid_requests_are_refused_before_anything_is_sent(client, body, says):
+    status, answer = (
+        events(client, {**body}) if body.get("stream") is None else client.post("/translate", body)
     )
     assert status == 422
-    assert says in found["error"]
+    assert says in answer["error"]
 
 
 def test_the_description_names_streams(client):
@@ -158,7 +158,7 @@ def test_the_description_names_streams(client):
 
 
 def test_every_answer_is_reported_as_soon_as_it_is_computed():
-    told = []
+    messages = []
     batcher = Batcher(
         lambda options, texts, cancelled: [text.upper() for text in texts],
         lambda options, text: 1,
@@ -166,8 +166,8 @@ def test_every_answer_is_reported_as_soon_as_it_is_computed():
         queue=9,
     )
     future = batcher.submit(
-        "options", ["a", "b"], on_answer=lambda index, answer: told.append((index, answer))
+        "options", ["a", "b"], on_answer=lambda index, answer: messages.append((index, answer))
     )
     assert future.result(20) == ["A", "B"]
-    assert told == [(0, "A"), (1, "B")]
+    assert messages == [(0, "A"), (1, "B")]
     batcher.close()

@@ -27,7 +27,7 @@ def sentences(count):
 
 def load_with(client, requests, connections):
     """Every request over one of some connections that stay open; the answers by the request's number."""
-    found, todo, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
+    result, todo, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
 
     def work():
         connection = http.client.HTTPConnection(client.host, client.port, timeout=300)
@@ -38,7 +38,7 @@ def load_with(client, requests, connections):
                 i, body = todo.pop()
             connection.request("POST", "/translate", json.dumps(body), {"content-type": "application/json"})
             answer = connection.getresponse()
-            found[i] = answer.status, json.loads(answer.read())
+            result[i] = answer.status, json.loads(answer.read())
         connection.close()
 
     threads = [threading.Thread(target=work) for _ in range(connections)]
@@ -47,10 +47,10 @@ def load_with(client, requests, connections):
         thread.start()
     for thread in threads:
         thread.join()
-    return found, time.perf_counter() - begin
+    return result, time.perf_counter() - begin
 
 
-def check(folder, count, connections):
+def assert_all_answered(folder, count, connections):
     """Requests of one or several texts, greedy and with beams, against the same texts translated here."""
     texts = sentences(count)
     beams = [(1, 1, 2, 4)[i % 4] for i in range(count)]
@@ -60,13 +60,13 @@ def check(folder, count, connections):
         beam: dict(zip(texts, translate(texts, model, beam=beam), strict=True)) for beam in set(beams)
     }
     with process(folder) as (_, client):
-        found, seconds = load_with(client, requests, connections)
+        result, seconds = load_with(client, requests, connections)
         counted = parse(client.get("/metrics")[2].decode())
-    assert sorted(found) == list(range(count))  # nothing lost
-    assert {status for status, _ in found.values()} == {200}
+    assert sorted(result) == list(range(count))  # nothing lost
+    assert {status for status, _ in result.values()} == {200}
     assert counted['regard_requests_total{route="/translate",status="200"}'] == count
     total = ties = 0
-    for i, (_, answer) in found.items():
+    for i, (_, answer) in result.items():
         assert len(answer["translations"]) == len(requests[i]["texts"])
         for text, translation in zip(requests[i]["texts"], answer["translations"], strict=True):
             best = expected[beams[i]][text]
@@ -94,9 +94,9 @@ def folder(tmp_path_factory):
 
 
 def test_sixty_requests_from_eight_connections(folder):
-    check(folder, 60, 8)
+    assert_all_answered(folder, 60, 8)
 
 
 @pytest.mark.slow
 def test_a_thousand_requests_from_sixty_four_connections(folder):
-    check(os.environ.get("REGARD_LOAD_MODEL", folder), 1000, 64)
+    assert_all_answered(os.environ.get("REGARD_LOAD_MODEL", folder), 1000, 64)

@@ -11,7 +11,7 @@ SAMPLE = re.compile(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (-?
 
 def parse(text):
     """A strict parser: {name{labels}: value}; every sample must come after a HELP and a TYPE line."""
-    found, kinds = {}, {}
+    result, kinds = {}, {}
     text = text.decode() if isinstance(text, bytes) else text
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -25,9 +25,9 @@ def parse(text):
         name, labels, value = SAMPLE.fullmatch(line).groups()
         base = re.sub("_(bucket|sum|count)$", "", name)
         assert kinds.get(name) in ("counter", "gauge") or kinds.get(base) == "histogram", line
-        assert name + (labels or "") not in found
-        found[name + (labels or "")] = float(value)
-    return found
+        assert name + (labels or "") not in result
+        result[name + (labels or "")] = float(value)
+    return result
 
 
 def value(metrics, name, **labels):
@@ -44,15 +44,15 @@ def test_all_metrics_of_a_service_can_be_parsed():
     metrics.batch_seconds.observe(0.1)
     metrics.tokens.labels("source").inc(12)
     metrics.gauge("regard_queue_texts", "Waiting.", lambda: 7)
-    found = parse(metrics.text())
-    assert found['regard_requests_total{route="/translate",status="200"}'] == 5
-    assert found['regard_request_seconds_bucket{le="0.25",route="/translate"}'] == 0
-    assert found['regard_request_seconds_bucket{le="0.5",route="/translate"}'] == 1
-    assert found['regard_request_seconds_bucket{le="+Inf",route="/translate"}'] == 1
-    assert found['regard_tokens_total{side="source"}'] == 12
-    assert found["regard_queue_texts"] == 7
-    assert found["regard_requests_in_flight"] == 0
-    assert not any(name.partition("{")[0].endswith("_created") for name in found)
+    parsed = parse(metrics.text())
+    assert parsed['regard_requests_total{route="/translate",status="200"}'] == 5
+    assert parsed['regard_request_seconds_bucket{le="0.25",route="/translate"}'] == 0
+    assert parsed['regard_request_seconds_bucket{le="0.5",route="/translate"}'] == 1
+    assert parsed['regard_request_seconds_bucket{le="+Inf",route="/translate"}'] == 1
+    assert parsed['regard_tokens_total{side="source"}'] == 12
+    assert parsed["regard_queue_texts"] == 7
+    assert parsed["regard_requests_in_flight"] == 0
+    assert not any(name.partition("{")[0].endswith("_created") for name in parsed)
 
 
 def test_the_official_parser_reads_label_values_with_any_character():

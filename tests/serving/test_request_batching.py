@@ -47,10 +47,10 @@ def test_waiting_texts_share_a_batch_and_get_their_own_answers():
     work = Worker(open=False)
     pool = batcher(work)
     held(work, pool)
-    asked = [pool.submit("a", [f"{i}-one", f"{i}-two"]) for i in range(5)]
+    pending = [pool.submit("a", [f"{i}-one", f"{i}-two"]) for i in range(5)]
     assert pool.waiting == 10
     work.go.set()
-    assert [p.result(10) for p in asked] == [[f"a:eno-{i}", f"a:owt-{i}"] for i in range(5)]
+    assert [p.result(10) for p in pending] == [[f"a:eno-{i}", f"a:owt-{i}"] for i in range(5)]
     assert [len(texts) for _, texts in work.batches] == [1, 10]
     assert pool.waiting == 0
     pool.close()
@@ -128,10 +128,10 @@ def test_cancelled_texts_are_not_computed():
 def test_closing_finishes_accepted_texts_and_refuses_new_ones():
     work = Worker(open=False)
     pool = batcher(work, tokens=3)
-    asked = [pool.submit("a", [f"{i}"]) for i in range(20)]
+    pending = [pool.submit("a", [f"{i}"]) for i in range(20)]
     threading.Timer(0.05, work.go.set).start()
     pool.close()
-    assert [p.result(0) for p in asked] == [[f"a:{i}"[:2] + f"{i}"[::-1]] for i in range(20)]
+    assert [p.result(0) for p in pending] == [[f"a:{i}"[:2] + f"{i}"[::-1]] for i in range(20)]
     with pytest.raises(RequestError, match="shutting down") as refused:
         pool.submit("a", ["late"])
     assert refused.value.status == 503
@@ -148,11 +148,11 @@ def test_many_threads_and_workers_lose_nothing():
         batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=(metrics := Metrics())),
         metrics,
     )
-    found = {}
+    result = {}
 
     def ask(n):
         for i in range(50):
-            found[n, i] = pool.submit(i % 3, [f"{n}.{i}", f"{i}.{n}"]).result(10)
+            result[n, i] = pool.submit(i % 3, [f"{n}.{i}", f"{i}.{n}"]).result(10)
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -160,7 +160,7 @@ def test_many_threads_and_workers_lose_nothing():
     for thread in threads:
         thread.join()
     pool.close()
-    assert found == {
+    assert result == {
         (n, i): [f"{i % 3}:{f'{n}.{i}'[::-1]}", f"{i % 3}:{f'{i}.{n}'[::-1]}"]
         for n in range(8)
         for i in range(50)

@@ -35,11 +35,11 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with running(GenerationService(model, "small", workers=1)) as found:
-        yield found
+    with running(GenerationService(model, "small", workers=1)) as running_client:
+        yield running_client
 
 
-def shown(found):
+def shown(result):
     """A translation as the server tells it."""
     many = [
         {
@@ -49,7 +49,7 @@ def shown(found):
             "tokens": len(h.tokens),
             "ended": h.ended,
         }
-        for h in found.hypotheses
+        for h in result.hypotheses
     ]
     if not many:
         return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
@@ -57,7 +57,7 @@ def shown(found):
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("body", "options"),
     [
         ({}, {}),
         (
@@ -83,22 +83,22 @@ def shown(found):
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_translations_are_those_of_the_python_call(model, client, asked, options):
+def test_translations_are_those_of_the_python_call(model, client, body, options):
     expected = translate(TEXTS, model, **options)
-    status, found = client.post("/translate", {"texts": TEXTS, **asked})
-    assert (status, found) == (200, {"translations": [shown(t) for t in expected]})
+    status, answer = client.post("/translate", {"texts": TEXTS, **body})
+    assert (status, answer) == (200, {"translations": [shown(t) for t in expected]})
 
 
 def test_one_text_is_a_list_of_one(client):
-    status, found = client.post("/translate", {"text": "ein Hund"})
+    status, answer = client.post("/translate", {"text": "ein Hund"})
     assert status == 200
-    assert found == client.post("/translate", {"texts": ["ein Hund"]})[1]
+    assert answer == client.post("/translate", {"texts": ["ein Hund"]})[1]
     assert client.post("/translate", {"texts": []}) == (200, {"translations": []})
 
 
 def test_draws_without_a_seed_differ(client):
-    asked = {"text": "zwei Hunde laufen", "sample": {}}
-    assert client.post("/translate", asked) != client.post("/translate", asked)
+    request = {"text": "zwei Hunde laufen", "sample": {}}
+    assert client.post("/translate", request) != client.post("/translate", request)
 
 
 def test_attention_equals_that_of_the_best_translation_in_python(model, client):
@@ -106,21 +106,21 @@ def test_attention_equals_that_of_the_best_translation_in_python(model, client):
     seen = attention_maps(
         [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended], model
     )[0]
-    status, found = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
+    status, answer = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
     assert status == 200
-    assert found["text"] == best
-    assert [m["name"] for m in found["attention"]] == list(seen)
-    for matrix in found["attention"]:
+    assert answer["text"] == best
+    assert [m["name"] for m in answer["attention"]] == list(seen)
+    for matrix in answer["attention"]:
         assert torch.allclose(torch.tensor(matrix["weights"]), seen[matrix["name"]].float(), atol=1e-6)
         assert (matrix["rows"], matrix["columns"]) == seen.pieces(matrix["name"])
 
 
 def test_attention_of_a_given_translation_and_of_one_kind(client):
-    status, found = client.post("/attention", {"text": "ein Hund", "target": "a dog", "kinds": ["cross"]})
+    status, answer = client.post("/attention", {"text": "ein Hund", "target": "a dog", "kinds": ["cross"]})
     assert status == 200
-    assert {m["kind"] for m in found["attention"]} == {"cross"}
-    assert found["attention"][0]["rows"] == ["a", "▁", "d", "o", "g", "</s>"]
-    assert found["attention"][0]["columns"][-1] == "</s>"
+    assert {m["kind"] for m in answer["attention"]} == {"cross"}
+    assert answer["attention"][0]["rows"] == ["a", "▁", "d", "o", "g", "</s>"]
+    assert answer["attention"][0]["columns"][-1] == "</s>"
 
 
 def test_attention_of_nothing_is_no_matrices(client):
@@ -217,24 +217,24 @@ BAD = [
 
 @pytest.mark.parametrize(("body", "says"), BAD, ids=[says[:40] for _, says in BAD])
 def test_an_invalid_request_is_one_sentence(client, body, says):
-    status, found = client.post("/translate", body)
+    status, answer = client.post("/translate", body)
     assert status == 422
-    assert list(found) == ["error"]
-    assert says in found["error"]
-    assert len(found["error"]) < 400
-    assert "\n" not in found["error"]
+    assert list(answer) == ["error"]
+    assert says in answer["error"]
+    assert len(answer["error"]) < 400
+    assert "\n" not in answer["error"]
 
 
 def test_any_text_is_translated(client):
     odd = ["a\x00b", "a\nb\tc", "\u202e\ufeff", "🐕" * 50, "   ", "ÿ" * 300]
-    status, found = client.post("/translate", {"texts": odd})
+    status, answer = client.post("/translate", {"texts": odd})
     assert status == 200
-    assert len(found["translations"]) == len(odd)
+    assert len(answer["translations"]) == len(odd)
 
 
 def test_a_body_that_is_too_large_is_refused_with_and_without_content_length(client):
-    status, found = client.post("/translate", b"x" * (3 << 20))
-    assert (status, found) == (
+    status, answer = client.post("/translate", b"x" * (3 << 20))
+    assert (status, answer) == (
         413,
         {"error": "the request has more than 1,048,576 bytes; send fewer texts at once"},
     )
@@ -296,15 +296,15 @@ def test_without_the_token_only_health_answers(model):
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
             assert "small" not in body.decode()
         assert client.post("/translate", {"text": "a"}, {"authorization": "Bearer wrong"})[0] == 401
-        status, found = client.post(
+        status, answer = client.post(
             "/translate", {"text": "a"}, {"authorization": f"Bearer {TOKEN}", "host": "example.org"}
         )
         assert status == 200
-        assert len(found["translations"]) == 1
+        assert len(answer["translations"]) == 1
 
 
 class Slow(GenerationService):
-    """Holds every batch until told."""
+    """Hold every batch until the test releases it."""
 
     def __init__(self, *args, **kwargs):
         self.go = threading.Event()
@@ -316,10 +316,10 @@ class Slow(GenerationService):
 
 
 def in_background(call):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()))
     thread.start()
-    return thread, found
+    return thread, results
 
 
 def until(true):
@@ -342,9 +342,9 @@ def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
         assert (status, headers["retry-after"]) == (429, "1")
         assert "2 texts are waiting and the queue holds 2" in json.loads(body)["error"]
         service.go.set()
-        for thread, found in (first, second):
+        for thread, result in (first, second):
             thread.join(20)
-            assert found[0][0] == 200
+            assert result[0][0] == 200
 
 
 def test_too_many_requests_at_once_are_429_before_they_are_read(model):
@@ -352,9 +352,9 @@ def test_too_many_requests_at_once_are_429_before_they_are_read(model):
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight == 1)
-        status, found = client.post("/translate", {"text": "zwei"})
+        status, answer = client.post("/translate", {"text": "zwei"})
         assert status == 429
-        assert "1 requests are being answered" in found["error"]
+        assert "1 requests are being answered" in answer["error"]
         assert client.get("/health")[0] == 200
         service.go.set()
         first[0].join(20)
@@ -366,9 +366,9 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     most = max(len(model.source_tokenizer.encode(s)) for s in sentences)
     monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": most}}}, raising=False)
     with running(GenerationService(model, "small", workers=1)) as client:
-        found = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
+        answer = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
     parts = translate(sentences, model)
-    long, short = found["translations"]
+    long, short = answer["translations"]
     assert long["text"] == f"{parts[0]} {parts[1]}\n{parts[2]}" and long["parts"] == 3
     assert long["log_p"] == pytest.approx(sum(p.hypotheses[0].log_p for p in parts), abs=1e-5)
     assert short == shown(parts[0])
@@ -379,9 +379,9 @@ def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
-        status, found = client.post("/translate", {"text": "zwei"})
+        status, answer = client.post("/translate", {"text": "zwei"})
         assert status == 503
-        assert "longer than 0.2 seconds" in found["error"]
+        assert "longer than 0.2 seconds" in answer["error"]
         service.go.set()
         first[0].join(20)
         until(lambda: not service.batcher.waiting)
@@ -414,10 +414,10 @@ def test_an_unexpected_error_is_500_with_a_number_only(model, capfd):
             raise RuntimeError("secret /etc/path")
 
     with running(Broken(model, "small", workers=1)) as client:
-        status, found = client.post("/translate", {"text": "a"})
+        status, answer = client.post("/translate", {"text": "a"})
         assert status == 500
-        number = found["error"].split()[-1]
-        assert found["error"] == f"something went wrong on the server; its log has more under {number}"
+        number = answer["error"].split()[-1]
+        assert answer["error"] == f"something went wrong on the server; its log has more under {number}"
         assert client.get("/health")[0] == 200
     log = capfd.readouterr().err
     assert f"regard: error {number}" in log
@@ -441,13 +441,15 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
     texts = [["Hund", "Hunde laufen", "ein kleiner Hund", "Wolken"][i % 4] + "!" * (i % 5) for i in range(24)]
     expected = [shown(t) for t in translate(texts, model)]
     with running(service) as client:
-        asked = [in_background(lambda text=text: client.post("/translate", {"text": text})) for text in texts]
+        pending = [
+            in_background(lambda text=text: client.post("/translate", {"text": text})) for text in texts
+        ]
         until(lambda: service.metrics.in_flight == len(texts))
         service.go.set()
-        for thread, _ in asked:
+        for thread, _ in pending:
             thread.join(20)
         sizes = parse(client.get("/metrics")[2].decode())
-    assert [found[0][1]["translations"][0] for _, found in asked] == expected
+    assert [result[0][1]["translations"][0] for _, result in pending] == expected
     assert sizes["regard_batch_texts_count"] <= 3
 
 

@@ -29,11 +29,11 @@ def regard(*args):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    found, model = tmp_path_factory.mktemp("index"), embedder()
-    save(found / "model", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    (found / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
-    regard("index", found / "texts.txt", "-m", found / "model", "-o", found / "i.index")
-    return found
+    folder, model = tmp_path_factory.mktemp("index"), embedder()
+    save(folder / "model", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    regard("index", folder / "texts.txt", "-m", folder / "model", "-o", folder / "i.index")
+    return folder
 
 
 SLOW = pytest.mark.slow
@@ -46,20 +46,20 @@ def test_answers_are_those_of_the_command(place, by):
     questions = ["a cat on a mat", "moon"]
     lines = regard("search", place / "i.index", *questions, "--by", by, "-k", 3, "--json").splitlines()
     with process(place / "i.index") as (_, client):
-        status, found = client.post("/search", {"texts": questions, "by": by, "count": 3})
+        status, answer = client.post("/search", {"texts": questions, "by": by, "count": 3})
         assert status == 200
         expected = [json.loads(line) for line in lines]
-        for each, want in zip(found["results"], expected, strict=True):
-            assert each["query"] == want["query"]
-            assert [hit["id"] for hit in each["found"]] == [hit["id"] for hit in want["found"]]
-            assert [hit["text"] for hit in each["found"]] == [hit["text"] for hit in want["found"]]
-            assert [hit["score"] for hit in each["found"]] == pytest.approx(
+        for result, want in zip(answer["results"], expected, strict=True):
+            assert result["query"] == want["query"]
+            assert [hit["id"] for hit in result["found"]] == [hit["id"] for hit in want["found"]]
+            assert [hit["text"] for hit in result["found"]] == [hit["text"] for hit in want["found"]]
+            assert [hit["score"] for hit in result["found"]] == pytest.approx(
                 [hit["score"] for hit in want["found"]], abs=2e-6
             )
         if by == "hybrid":
             assert (
                 client.post("/search", {"text": questions[0], "count": 3})[1]["results"]
-                == found["results"][:1]
+                == answer["results"][:1]
             )
             assert "/search" in client.curl
             assert json.loads(client.get("/health")[2]) | {"version": ""} == {
@@ -69,14 +69,14 @@ def test_answers_are_those_of_the_command(place, by):
 
 def test_wrong_questions_are_one_sentence_and_the_description_is_true(place):
     with running(SearchService(Index(place / "i.index"), embedder(), "i", workers=1)) as client:
-        for asked, says in (
+        for request, says in (
             ({"text": "a", "count": 0}, "count is 0, and must be at least 1"),
             ({"text": "a", "by": "words"}, "by is 'words', and must be one of 'hybrid', 'vectors' or 'bm25'"),
             ({"query": "a"}, "there is no field 'query'"),
             ({}, "give either text"),
         ):
-            status, found = client.post("/search", asked)
-            assert status == 422 and says in found["error"]
+            status, answer = client.post("/search", request)
+            assert status == 422 and says in answer["error"]
         assert client.post("/embed", {"text": "a"})[0] == 404
         described = json.loads(client.get("/openapi.json")[2])
         assert set(described["paths"]) == {"/search", "/health", "/metrics"}

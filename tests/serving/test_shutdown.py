@@ -32,7 +32,7 @@ def slow(folder):
     return Slow(load(folder), "small", workers=1)
 
 
-def test_a_draining_server_finishes_refuses_and_tells(slow):
+def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
     with running(slow) as client:
         kept = client.connect()
         assert client.raw("GET", "/health", keep=kept)[0] == 200
@@ -53,9 +53,9 @@ def test_a_draining_server_finishes_refuses_and_tells(slow):
         time.sleep(0.3)  # a few turns of the loop: it must not end before they are answered
         assert client.get("/health")[0] == 503
         slow.go.set()
-        for thread, found in accepted:
+        for thread, result in accepted:
             thread.join(20)
-            assert found[0][0] == 200
+            assert result[0][0] == 200
         kept.close()
     with pytest.raises(OSError, match="refused"):
         client.get("/health")
@@ -66,11 +66,11 @@ def test_draining_does_not_wait_for_ever(folder):
 
     service = Slow(load(folder), "small", RequestLimits(seconds=0.5), workers=1)
     with running(service) as client:
-        asked = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
+        pending = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
         until(lambda: service.metrics.in_flight == 1)
         client.server.drain()
-        asked[0].join(20)
-        assert asked[1][0][0] == 503  # its own time limit
+        pending[0].join(20)
+        assert pending[1][0][0] == 503  # its own time limit
         service.go.set()
 
 
@@ -78,15 +78,15 @@ def test_draining_does_not_wait_for_ever(folder):
 def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
     with process(folder, "--workers", "1") as (started, client):
         texts = ["ein kleiner Hund läuft"] * 40
-        asked = [
+        request = [
             in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)
         ]
         until(lambda: b"regard_requests_in_flight 5.0" in client.get("/metrics")[2])
         os.kill(started.pid, number)
-        for thread, found in asked:
+        for thread, result in request:
             thread.join(60)
-            assert found[0][0] == 200
-            assert len(found[0][1]["translations"]) == len(texts)
+            assert result[0][0] == 200
+            assert len(result[0][1]["translations"]) == len(texts)
         _, err = started.communicate(timeout=60)
     assert started.returncode == 0
     assert err == "regard: finishing accepted requests; press again to stop at once\nregard: stopped\n"

@@ -55,11 +55,11 @@ def test_classify_gives_labels_with_probabilities(classifier):
     model, server = serving(classifier)
     expected = classify(TEXTS, model)
     with server as client:
-        status, found = client.post("/classify", {"texts": TEXTS, "top": 2})
+        status, answer = client.post("/classify", {"texts": TEXTS, "top": 2})
         assert status == 200
-        assert [each["label"] for each in found["labels"]] == [str(each) or None for each in expected]
-        for each, want in zip(found["labels"], expected, strict=True):
-            assert list(each["probabilities"].items()) == [
+        assert [label["label"] for label in answer["labels"]] == [str(label) or None for label in expected]
+        for label, want in zip(answer["labels"], expected, strict=True):
+            assert list(label["probabilities"].items()) == [
                 (k, round(p, 6)) for k, p in list(want.probabilities.items())[:2]
             ]
         one = client.post("/classify", {"text": TEXTS[0], "threshold": 1.0})[1]
@@ -69,8 +69,8 @@ def test_classify_gives_labels_with_probabilities(classifier):
         }
         assert client.post("/classify", {"text": "a", "threshold": 2})[0] == 422
         assert client.post("/classify", {})[0] == 422
-        status, found = client.post("/translate", {"text": "a"})
-        assert (status, "this server has a classifier" in found["error"]) == (404, True)
+        status, answer = client.post("/translate", {"text": "a"})
+        assert (status, "this server has a classifier" in answer["error"]) == (404, True)
         metrics = parse(client.get("/metrics")[2].decode())
         assert metrics['regard_requests_total{route="/classify",status="200"}'] == 2
         assert metrics['regard_tokens_total{side="source"}'] == sum(map(len, TEXTS)) + len(TEXTS[0])
@@ -79,9 +79,9 @@ def test_classify_gives_labels_with_probabilities(classifier):
 
 def test_a_text_that_is_too_long_to_read_at_once_is_refused(classifier):
     with serving(classifier, RequestLimits(tokens=20))[1] as client:
-        status, found = client.post("/classify", {"texts": ["a", "b" * 21]})
+        status, answer = client.post("/classify", {"texts": ["a", "b" * 21]})
         assert status == 422
-        assert found["error"].startswith("text 2 has 21 tokens, and at most 20 are allowed")
+        assert answer["error"].startswith("text 2 has 21 tokens, and at most 20 are allowed")
 
 
 def test_a_token_is_needed_for_these_routes_too(classifier):
@@ -94,13 +94,13 @@ def test_tag_gives_words_tags_and_spans(tmp_path):
     model, server = serving(tagger(tmp_path))
     expected = TagJob(model, TagOptions(), Json()).results(Chunk(0, [Row(text, text) for text in TEXTS], ""))
     with server as client:
-        status, found = client.post("/tag", {"texts": TEXTS})
+        status, answer = client.post("/tag", {"texts": TEXTS})
         assert status == 200
-        for each, want, text in zip(found["texts"], expected, TEXTS, strict=True):
-            assert each["words"] == [word.text for word in want.words]
-            assert each["tags"] == list(want.tags)
-            assert all(text[span["start"] : span["end"]] == span["text"] for span in each["spans"])
-        assert len(found["texts"][0]["tags"]) == 4 and found["texts"][1]["tags"] == []
+        for item, want, text in zip(answer["texts"], expected, TEXTS, strict=True):
+            assert item["words"] == [word.text for word in want.words]
+            assert item["tags"] == list(want.tags)
+            assert all(text[span["start"] : span["end"]] == span["text"] for span in item["spans"])
+        assert len(answer["texts"][0]["tags"]) == 4 and answer["texts"][1]["tags"] == []
         other = client.post("/tag", {"text": TEXTS[0], "scheme": "io"})[1]
         assert not {tag[0] for tag in other["texts"][0]["tags"]} - {"I", "O"}
         assert "must be one of" in client.post("/tag", {"text": "a", "scheme": "none"})[1]["error"]
@@ -111,10 +111,10 @@ def test_embed_gives_vectors_of_length_one(tmp_path):
     save(tmp_path, model, model.config, model.source_tokenizer, model.target_tokenizer, {})
     model, server = serving(tmp_path)
     with server as client:
-        status, found = client.post("/embed", {"texts": [*TEXTS, "x" * 9000]})
+        status, answer = client.post("/embed", {"texts": [*TEXTS, "x" * 9000]})
         assert status == 200
-        assert np.allclose(found["embeddings"], embed([*TEXTS, "x" * 9000], model), atol=1e-6)
-        assert np.allclose(np.linalg.norm(found["embeddings"], axis=1), 1, atol=1e-5)
+        assert np.allclose(answer["embeddings"], embed([*TEXTS, "x" * 9000], model), atol=1e-6)
+        assert np.allclose(np.linalg.norm(answer["embeddings"], axis=1), 1, atol=1e-5)
 
 
 def test_docs_are_a_page_without_anything_from_elsewhere(classifier):
@@ -146,10 +146,10 @@ def test_the_command_serves_a_classifier(classifier):
 
 def test_a_shortlist_is_for_models_that_write(classifier):
     command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode != 0
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
     assert (
         "--shortlist is for translators and language models, and this is a classifier; leave it out"
-        in " ".join(found.stderr.split())
+        in " ".join(done.stderr.split())
     )
-    assert "Traceback" not in found.stderr
+    assert "Traceback" not in done.stderr

@@ -34,7 +34,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
     """Write files of sentences with persons and places."""
-    draw, found = random.Random(1), {}
+    draw, result = random.Random(1), {}
     for split, count in (("train", rows), ("validation", 12), ("test", 12)):
         text = "".join(
             f"{draw.choice(FIRST)}\tB-PER\n{draw.choice(LAST)}\tI-PER\nmet\tO\n"
@@ -42,8 +42,8 @@ def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
             for _ in range(count)
         )
         (folder / f"{split}.conll").write_text(text, encoding="utf-8")
-        found[split] = [str(folder / f"{split}.conll")]
-    return found
+        result[split] = [str(folder / f"{split}.conll")]
+    return result
 
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def test_another_tagging_scheme_has_the_same_scores(tmp_path: Path, scheme: str)
 
 
 def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
-    whole = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
+    uninterrupted = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
     train(recipe(tmp_path, training__steps=20), folder=tmp_path / "half", quiet=True)
     resume(tmp_path / "half", overrides=["training.steps=40"], quiet=True)
-    tiny.assert_same_run(tmp_path / "half", whole.folder)
+    tiny.assert_same_run(tmp_path / "half", uninterrupted.folder)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_contradicting_keys_are_one_sentence(tmp_path: Path, changes: dict[str, 
 
 
 def test_character_features_and_no_smoothing_are_the_defaults(tmp_path: Path) -> None:
-    found: Any = load_recipe({"task": "tag", "data": conll(tmp_path)})
-    assert found.tokenizer.kind == "spelled"
-    assert found.model.characters is not None
-    assert found.training.smoothing == 0
+    result: Any = load_recipe({"task": "tag", "data": conll(tmp_path)})
+    assert result.tokenizer.kind == "spelled"
+    assert result.model.characters is not None
+    assert result.training.smoothing == 0
     plain: Any = load_recipe({"task": "tag", "data": conll(tmp_path), "tokenizer": {"kind": "word"}})
     assert plain.model.characters is None
 
@@ -128,6 +128,6 @@ def test_invalid_tags_are_an_error_and_repaired_on_request(tmp_path: Path) -> No
 def test_a_tagger_is_estimated(tmp_path: Path) -> None:
     given = recipe(tmp_path)
     given["model"] = {**MODEL, "recall": 1.0, "constrain": True}
-    found = estimate(given)
-    assert set(found.parameters) == {"source", "characters", "encoder", "output", "crf"}
-    assert found.flops_per_token > 0
+    estimated = estimate(given)
+    assert set(estimated.parameters) == {"source", "characters", "encoder", "output", "crf"}
+    assert estimated.flops_per_token > 0

@@ -77,8 +77,8 @@ def test_a_classifier_learns_from_the_order_of_words(run):
     assert run.report["best"]["accuracy"] == run.scores["validation"]["accuracy"]
     model = run.load()
     assert model.labels == ("bad first", "good first")
-    found, probabilities = predict(model, ["u good bad end", "good bad u end", "x bad good end"])
-    assert found == ["good first", "good first", "bad first"] and probabilities.shape == (3, 2)
+    labels, probabilities = predict(model, ["u good bad end", "good bad u end", "x bad good end"])
+    assert labels == ["good first", "good first", "bad first"] and probabilities.shape == (3, 2)
 
 
 def test_losses_are_means_over_texts(run):
@@ -87,8 +87,8 @@ def test_losses_are_means_over_texts(run):
 
 
 def test_the_run_is_listed_with_the_metric_of_its_task(run):
-    found = summarize_run(run.folder)
-    assert (found.task, found.score_name, found.score) == (
+    summary = summarize_run(run.folder)
+    assert (summary.task, summary.score_name, summary.score) == (
         "classify",
         "accuracy",
         run.scores["test"]["accuracy"],
@@ -105,9 +105,12 @@ def test_a_stopped_classifier_resumes_exactly(run, files, tmp_path):
 
 def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files, tmp_path):
     model = run.load()
-    own = evaluate(model, data_section(model.card))
-    assert own.metrics is not None and own.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
-    assert list(own.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
+    evaluation = evaluate(model, data_section(model.card))
+    assert (
+        evaluation.metrics is not None
+        and evaluation.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
+    )
+    assert list(evaluation.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not among"):
@@ -116,15 +119,15 @@ def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files,
 
 def test_a_fraction_of_the_training_rows_can_be_held_out(files, tmp_path):
     only = {"train": files["train"], "source": "text", "target": "label", "hold_out": 0.2}
-    found = train({**recipe(files, training__steps=5), "data": only}, folder=tmp_path / "run", quiet=True)
-    assert "validation" in found.scores and "test" not in found.scores
-    assert found.report["data"]["train"]["rows"] == 95  # equal texts stay together
+    result = train({**recipe(files, training__steps=5), "data": only}, folder=tmp_path / "run", quiet=True)
+    assert "validation" in result.scores and "test" not in result.scores
+    assert result.report["data"]["train"]["rows"] == 95  # equal texts stay together
 
 
 def test_a_classifier_is_estimated(files):
-    found = estimate(recipe(files))
-    assert found.vocabulary[1] == 6 and found.rows == {"training": 120, "validation": 30, "test": 40}
-    assert found.parameters["head"] == 2 * 16 + 2
+    estimated = estimate(recipe(files))
+    assert estimated.vocabulary[1] == 6 and estimated.rows == {"training": 120, "validation": 30, "test": 40}
+    assert estimated.parameters["head"] == 2 * 16 + 2
 
 
 def vectors(path, words, width=8):

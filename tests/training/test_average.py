@@ -24,10 +24,10 @@ def run(tmp_path_factory):
 
 
 def mean_of(files, prefix=""):
-    found = [load_file(file) for file in files]
-    names = [name for name in found[0] if name.startswith(prefix)]
+    states = [load_file(file) for file in files]
+    names = [name for name in states[0] if name.startswith(prefix)]
     return {
-        name.removeprefix(prefix): torch.stack([f[name].double() for f in found]).mean(0).float()
+        name.removeprefix(prefix): torch.stack([f[name].double() for f in states]).mean(0).float()
         for name in names
     }
 

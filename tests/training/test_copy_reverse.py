@@ -72,8 +72,8 @@ def test_99_percent_of_unseen_strings_are_correct(pair, reverse, tmp_path):
         "decoding": {"beam": 1},
     }
     result = regard.train(recipe, folder=tmp_path / "run", quiet=True)
-    found = regard.translate(unseen, regard.load(result.folder))
+    translations = regard.translate(unseen, regard.load(result.folder))
     answers = [" ".join(reversed(s.split())) if reverse else s for s in unseen]
-    right = sum(a == b for a, b in zip(found, answers, strict=True)) / len(unseen)
+    right = sum(a == b for a, b in zip(translations, answers, strict=True)) / len(unseen)
     assert len(unseen) == 500
     assert right >= 0.99

@@ -10,16 +10,16 @@ from tests.data.test_batches import home, prepared, tokenizer  # noqa: F401 (fix
 @pytest.mark.parametrize(("multiple", "sentences"), [(1, None), (4, None), (8, None), (4, 12)])
 def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sentences):  # noqa: F811
     stream = Batches(prepared, tokens=400, seed=1, multiple=multiple, max_sentences=sentences)
-    shapes, found = GraphShapes(400, sentences, multiple), set()
+    shapes, result = GraphShapes(400, sentences, multiple), set()
     for batch in stream.once():
         sizes = len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         shape = shapes.pad(*sizes)
         assert all(have <= room for have, room in zip(sizes, shape, strict=True))
         assert max(shape[1:]) % (LENGTH_MULTIPLE if multiple == 1 else multiple) == 0
-        found.add(shape)
-    assert len(found) <= stream.per_epoch() / 4
-    assert len({(rows, max(sides)) for rows, *sides in found}) == len(
-        {max(sides) for _, *sides in found}
+        result.add(shape)
+    assert len(result) <= stream.per_epoch() / 4
+    assert len({(rows, max(sides)) for rows, *sides in result}) == len(
+        {max(sides) for _, *sides in result}
     )  # rows depend on the width alone
 
 

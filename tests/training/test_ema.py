@@ -24,10 +24,10 @@ def test_applied_gives_the_model_the_averages_and_restores_its_weights_exactly()
     ema = Ema(model, 0.9)
     with torch.no_grad():
         model.weight.add_(1.0)
-    own, tensor = model.weight.detach().clone(), model.weight
+    weight, tensor = model.weight.detach().clone(), model.weight
     with ema.applied():
-        assert torch.equal(model.weight, ema.tensors()["weight"]) and not torch.equal(model.weight, own)
-    assert torch.equal(model.weight, own) and model.weight is tensor
+        assert torch.equal(model.weight, ema.tensors()["weight"]) and not torch.equal(model.weight, weight)
+    assert torch.equal(model.weight, weight) and model.weight is tensor
 
 
 def test_a_tied_weight_is_averaged_once():

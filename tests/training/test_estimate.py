@@ -20,16 +20,16 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_the_estimate_agrees_with_the_run(tmp_path):
     changes = [*TINY, "training.steps=15", "training.validate_every=15"]
-    found = estimate("small", changes)
+    estimated = estimate("small", changes)
     done = train("small", folder=tmp_path / "run", overrides=changes, quiet=True)
-    assert sum(found.parameters.values()) == done.report["parameters"]
-    assert found.rows["training"] == 400
-    assert found.read_all
-    assert found.steps == 15
-    assert found.flops == pytest.approx(done.flops, rel=0.15)
-    assert found.tokens_per_step == pytest.approx(done.report["tokens"] / 15, rel=0.15)
-    assert found.memory["weights"] == 4 * done.report["parameters"]
-    assert found.memory["optimizer"] == 2 * found.memory["weights"]
+    assert sum(estimated.parameters.values()) == done.report["parameters"]
+    assert estimated.rows["training"] == 400
+    assert estimated.read_all
+    assert estimated.steps == 15
+    assert estimated.flops == pytest.approx(done.flops, rel=0.15)
+    assert estimated.tokens_per_step == pytest.approx(done.report["tokens"] / 15, rel=0.15)
+    assert estimated.memory["weights"] == 4 * done.report["parameters"]
+    assert estimated.memory["optimizer"] == 2 * estimated.memory["weights"]
 
 
 def test_activations_grow_with_the_batch_and_the_depth():
@@ -62,14 +62,14 @@ def test_epochs_and_minutes_limit_the_estimate():
 
 
 def test_large_data_is_sampled_and_the_vocabulary_size_is_the_recipes():
-    found = estimate("small", [*TINY, "data.limit=null", "tokenizer.size=5000"])
-    assert found.rows["training"] > SAMPLE_ROWS
-    assert not found.read_all
-    assert found.vocabulary == (5000, 5000)
-    assert "by the recipe" in str(found)
+    estimated = estimate("small", [*TINY, "data.limit=null", "tokenizer.size=5000"])
+    assert estimated.rows["training"] > SAMPLE_ROWS
+    assert not estimated.read_all
+    assert estimated.vocabulary == (5000, 5000)
+    assert "by the recipe" in str(estimated)
 
 
-def test_rows_of_own_files_are_counted(tmp_path):
+def test_rows_of_a_users_files_are_counted(tmp_path):
     (tmp_path / "a.tsv").write_text("one two\teins zwei\n" * 70, encoding="utf-8")
     (tmp_path / "v.tsv").write_text("one two\teins zwei\n" * 5, encoding="utf-8")
     data = {
@@ -92,11 +92,11 @@ def test_a_language_model_and_a_recurrent_translator_are_estimated(tmp_path):
     text = {"train": [str(tmp_path / "t.txt")], "validation": [str(tmp_path / "t.txt")]}
     model = {"dim": 16, "decoder": {"kind": "recurrent", "cell": "lstm"}}
     tokenizer, batch = {"kind": "character", "size": 60}, {"length": 20, "sentences": 8}
-    found = estimate(
+    estimated = estimate(
         {"task": "language", "data": text, "tokenizer": tokenizer, "model": model, "batch": batch}
     )
-    assert found.vocabulary[0] is None
-    assert found.tokens_per_step == 160
+    assert estimated.vocabulary[0] is None
+    assert estimated.tokens_per_step == 160
     bahdanau = estimate(
         "small",
         [*TINY[3:], "model.dim=32", "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"],

@@ -28,7 +28,9 @@ def test_a_created_run_returns_its_recipe(tmp_path, recipe):
 def test_a_folder_with_only_hidden_leftovers_counts_as_empty(tmp_path, recipe):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / ".recipe.yaml.writing").write_text("na", encoding="utf-8")
-    RunFolder(tmp_path / "a").create(recipe, overwrite=False)
+    run = RunFolder(tmp_path / "a")
+    run.create(recipe, overwrite=False)
+    assert run.read_recipe() == recipe
 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path, recipe):
@@ -50,7 +52,9 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path, recipe):
 )
 def test_length_and_intervals_may_change(tmp_path, recipe, change):
     recipe = load_recipe(recipe, ["schedule={kind: constant}"])
-    check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)
+    changed = load_recipe(recipe, [change])
+    assert changed != recipe
+    check_unchanged(recipe, changed, tmp_path)  # raises no error
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,9 @@ def test_a_stream_keeps_its_state_from_batch_to_batch(tmp_path):
     class Stream(Line):
         def loss(self, batch, smoothing=0.0, state=None, *rest):
             seen.append(None if state is None else float(state.hidden[0][0]))
-            found = super().loss(batch, smoothing, state, *rest)
-            found.state = DecoderState(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
-            return found
+            result = super().loss(batch, smoothing, state, *rest)
+            result.state = DecoderState(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
+            return result
 
     recipe = load_recipe(
         {**tiny.recipe(tmp_path), "task": "language", "data": {"train": ["a"], "validation": ["b"]},

@@ -26,12 +26,12 @@ def test_a_damaged_folder_is_found_and_the_one_before_is_used(tmp_path, damage):
         file.write_bytes(content)
     else:
         file.unlink()
-    said = []
-    assert newest_complete(tmp_path, said.append) == tmp_path / "step-00000001"
-    assert len(said) == 1 and "step-00000002" in said[0] and "before it is used" in said[0]
+    messages = []
+    assert newest_complete(tmp_path, messages.append) == tmp_path / "step-00000001"
+    assert len(messages) == 1 and "step-00000002" in messages[0] and "before it is used" in messages[0]
 
 
-def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
+def test_an_error_says_that_no_checkpoint_is_complete(tmp_path):
     write_folder(tmp_path / "step-00000001", fill_with("x"))
     (tmp_path / "step-00000001" / "a.txt").write_text("y", encoding="utf-8")
     with pytest.raises(FolderError, match="none of the 1 checkpoints"):

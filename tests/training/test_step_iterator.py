@@ -53,18 +53,18 @@ def test_several_processes_take_the_same_batches_as_one(prepared, size):
 
 
 def test_a_step_has_batches_of_one_epoch(prepared):
-    found = iterator(prepared, accumulate=4)
-    size = found.stream.per_epoch()
+    steps = iterator(prepared, accumulate=4)
+    size = steps.stream.per_epoch()
     seen = []
     for _ in range(size // 4):
-        seen += [row for batch in found.next().batches for row in batch.rows.tolist()]
-    assert len(seen) == len(set(seen)) and found.epochs == 1.0
+        seen += [row for batch in steps.next().batches for row in batch.rows.tolist()]
+    assert len(seen) == len(set(seen)) and steps.epochs == 1.0
 
 
 def test_an_epoch_shorter_than_a_step_is_repeated(prepared):
-    found = iterator(prepared, accumulate=5, tokens=720)  # all 80 pairs fit in one batch
-    assert found.stream.per_epoch() == 1
-    assert len(found.next().batches) == 5 and found.epochs == 5.0
+    steps = iterator(prepared, accumulate=5, tokens=720)  # all 80 pairs fit in one batch
+    assert steps.stream.per_epoch() == 1
+    assert len(steps.next().batches) == 5 and steps.epochs == 5.0
 
 
 def test_a_step_counts_its_tokens_and_three_forward_passes(prepared):
@@ -84,11 +84,11 @@ def test_a_restored_iterator_continues_with_the_next_batches(prepared):
 
 
 def test_a_step_keeps_its_batches_when_the_processes_change(prepared):
-    found = iterator(prepared, size=2, accumulate=1)
-    found.set_batches_per_step(6)
-    assert found.accumulate == 3 and found.batches_per_step == 6
+    steps = iterator(prepared, size=2, accumulate=1)
+    steps.set_batches_per_step(6)
+    assert steps.accumulate == 3 and steps.batches_per_step == 6
     with pytest.raises(RecipeError, match="has 5 batches, which 2 processes"):
-        found.set_batches_per_step(5)
+        steps.set_batches_per_step(5)
 
 
 def test_stop_requests_are_reduced_with_the_counts(prepared):

@@ -125,9 +125,9 @@ def test_accumulated_batches_are_one_large_batch(tmp_path):
         "optimizer__clip": None,
     }
     parts = run(tmp_path, name="parts", **same, batch={"tokens": 400, "accumulate": 4, "sentences": 20})
-    whole = run(tmp_path, name="whole", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
-    losses = [[e["loss"] for e in tiny.log(r.folder)] for r in (parts, whole)]
-    assert [e["tokens"] for e in tiny.log(parts.folder)] == [e["tokens"] for e in tiny.log(whole.folder)]
+    single = run(tmp_path, name="whole", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
+    losses = [[e["loss"] for e in tiny.log(r.folder)] for r in (parts, single)]
+    assert [e["tokens"] for e in tiny.log(parts.folder)] == [e["tokens"] for e in tiny.log(single.folder)]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=0)
 
 
@@ -140,11 +140,12 @@ def test_half_precision_learns(tmp_path, precision):
 
 def test_float16_resumes_with_its_loss_scale(tmp_path):
     changes = {"training__precision": "float16", "training__steps": 10, "training__ema": 0.0}
-    whole = run(tmp_path, **changes)
+    uninterrupted = run(tmp_path, **changes)
     half = run(tmp_path, name="half", **{**changes, "training__steps": 6})
     resume(half.folder, overrides=["training.steps=10"], quiet=True)
     a, b = (
-        load_file(r.folder / "checkpoints" / "step-00000010" / "tensors.safetensors") for r in (whole, half)
+        load_file(r.folder / "checkpoints" / "step-00000010" / "tensors.safetensors")
+        for r in (uninterrupted, half)
     )
     assert all(a[name].equal(b[name]) for name in a)
 

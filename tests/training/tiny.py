@@ -45,13 +45,13 @@ RECIPE = {
 def write_pairs(folder, rows=80, seed=1):
     """Write short random words and the same words reversed; return the files as a recipe's data block."""
     draw = random.Random(seed)
-    found = {}
+    result = {}
     for split, count in (("train", rows), ("validation", 12), ("test", 12)):
         words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 7))) for _ in range(count)]
         for side, lines in (("x", words), ("y", [w[::-1] for w in words])):
             (folder / f"{split}.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        found[split] = [[str(folder / f"{split}.x"), str(folder / f"{split}.y")]]
-    return found
+        result[split] = [[str(folder / f"{split}.x"), str(folder / f"{split}.y")]]
+    return result
 
 
 def recipe(folder, **changes):
@@ -110,7 +110,7 @@ class Child:
 def server():
     """Return a process with everything imported that forks training processes."""
     command = [sys.executable, "-m", "tests.training.runner", "serve"]
-    found = subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=ROOT,
         env=environment(),
@@ -119,8 +119,8 @@ def server():
         text=True,
         bufsize=1,
     )
-    atexit.register(found.kill)
-    return found
+    atexit.register(process.kill)
+    return process
 
 
 def start(folder, verb, target, run, *overrides, largest_file=0):
