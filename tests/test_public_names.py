@@ -15,7 +15,7 @@ import regard
 
 # What a user types first.
 TOP = """
-attend explain weights watch intervene lookup
+attend explain weights watch intervene lookup draw
 ScaledDot Additive Bilinear Causal Window Padding ALiBi Rotary Sinusoidal Softmax Sparsemax MultiHead Cache
 train resume build load Recipe Tokenizer Index huggingface RegardError
 translate generate classify tag embed align fast Beam Sample Constraints Limits Ensemble
@@ -35,6 +35,7 @@ SUBPACKAGES = {
         load_corpus read_vectors remove_corpora spans
     """,
     "decoding": "Beam Constraints Ensemble Hypothesis Limits Sample Strategy attention_maps fast why_not",
+    "diagrams": "Graph PositionPicture position_similarity",
     "errors": """
         DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError
         ShapeError

@@ -165,7 +165,7 @@ FOLDERS = {
     "evaluation": "BLEU, alignment error, F1, calibration, cost",
     "tasks": "what differs between tasks in training; optimizers and schedules",
     "recipe": "schema, loading, checks",
-    "training": "the loop, validation, checkpoints, distributed",
+    "training": "the loop, validation, checkpoints, distributed; drawings of models",
     "search": "the document index, BM25, hybrid",
     "interchange": "export and import: Hugging Face, CTranslate2, ONNX",
     "serving": "HTTP",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from regard import conformance as conformance
     from regard import data as data
     from regard import decoding as decoding
+    from regard import diagrams as diagrams
     from regard import errors as errors
     from regard import evaluation as evaluation
     from regard import huggingface as huggingface
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from regard.decoding.ensemble import Ensemble
     from regard.decoding.limits import Limits
     from regard.decoding.sampling import Sample
+    from regard.diagrams.drawing import draw
     from regard.models.classifier import Classifier
     from regard.models.embedder import Embedder
     from regard.models.folder import load
@@ -97,6 +99,7 @@ __all__ = [
     "attend",
     "build",
     "classify",
+    "draw",
     "embed",
     "explain",
     "fast",
@@ -131,6 +134,7 @@ _HOMES = {
     "align": "pipelines.align",
     "build": "recipe.loading",
     "classify": "pipelines.classify",
+    "draw": "diagrams.drawing",
     "embed": "pipelines.embed",
     "fast": "decoding.engine",
     "generate": "pipelines.generate",
@@ -145,6 +149,7 @@ _SUBPACKAGES = [
     "conformance",
     "data",
     "decoding",
+    "diagrams",
     "errors",
     "evaluation",
     "huggingface",

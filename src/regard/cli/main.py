@@ -18,6 +18,7 @@ from regard.cli import (
     data,
     demo,
     distill,
+    draw,
     duplicates,
     embed,
     evaluate,
@@ -41,7 +42,7 @@ from regard.errors import RegardError
 
 # The panels of `regard --help`, with the commands of each in order of use.
 PANELS = {
-    "Look": {"demo": demo, "data": data, "cache": cache},
+    "Look": {"demo": demo, "data": data, "draw": draw, "cache": cache},
     "Train": {
         "recipes": recipes,
         "train": train,

@@ -160,7 +160,7 @@ def _svg(shape: Shape) -> str:
     if isinstance(shape, Cells):
         square = f"h{n(shape.width)}v{n(shape.height)}h-{n(shape.width)}z"
         data = "".join(f"M{n(x)} {n(y)}{square}" for x, y in shape.corners)
-        return f'<path class="{shape.style}" d="{data}"/>'
+        return f'<path class="{shape.style}" shape-rendering="crispEdges" d="{data}"/>'
     if isinstance(shape, Path):
         data = "".join(segment[0] + " ".join(map(n, segment[1:])) for segment in shape.segments)
         more = f' stroke-opacity="{shape.opacity:.2f}"' if shape.opacity < 1 else ""

@@ -155,7 +155,7 @@ def grid(picture: HeadGrid) -> Figure:
     figure = _figure(1.6 + heads * side, 0.9 + len(panels) * side)
     axes = figure.subplots(len(panels), heads, squeeze=False)
     drawn = None
-    for row, (name, weights) in zip(axes, panels.items(), strict=True):
+    for layer, (row, (name, weights)) in enumerate(zip(axes, panels.items(), strict=True)):
         for head, place in enumerate(row):
             if head >= len(weights):
                 place.axis("off")
@@ -163,7 +163,8 @@ def grid(picture: HeadGrid) -> Figure:
             options = {"cmap": COLORS, "vmin": low, "vmax": high or 1.0}
             drawn = place.imshow(weights[head].numpy(), aspect="auto", **options)
             place.set(xticks=[], yticks=[])
-            if row is axes[0]:
+            place.spines[:].set_color(STYLES["frame"].stroke[0])  # type: ignore[index]
+            if layer == 0:
                 place.set_title(f"head {head}", fontsize=8)
         label = row[0].set_ylabel(
             shorten(printable(name), 14), fontsize=8, rotation=0, ha="right", va="center"
@@ -173,7 +174,7 @@ def grid(picture: HeadGrid) -> Figure:
         figure.colorbar(drawn, ax=axes, shrink=0.5, label="weight").outline.set_visible(False)  # type: ignore[operator]
     title = " · ".join(filter(None, (shorten(printable(picture.title), 60), picture.note)))
     if title:
-        _style_labels([figure.suptitle(title)], 10)
+        _style_labels([figure.suptitle(title, x=0.01, ha="left")], 10)
     return figure
 
 

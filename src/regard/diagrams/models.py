@@ -1,0 +1,127 @@
+"""Draw models: translators, language models, classifiers, taggers and embedders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from regard.diagrams.decoders import describe_decoder, draw_decoder
+from regard.diagrams.encoders import Part, describe_encoder, draw_encoder
+from regard.diagrams.graph import Graph, Node, numbered
+from regard.models.classifier import Classifier
+from regard.models.decoder import BahdanauDecoder
+from regard.models.embedder import Embedder
+from regard.models.language_model import LanguageModel
+from regard.models.pooling import AttentionPooling, ConcatPooling, RecurrentPooling
+from regard.models.tagger import Tagger
+from regard.models.translator import Translator
+
+
+def translator(model: Translator, steps: int) -> Graph:
+    decoder_name = describe_decoder(model.decoder)
+    graph = Graph(f"Translator, unrolled in time: {describe_encoder(model.encoder)} → {decoder_name}")
+    encoder = Part(graph, range(steps), "left")
+    encoder.tokens([numbered("x", i + 1) for i in range(steps)], "source tokens")
+    draw_encoder(encoder, model.encoder)
+    decoder = Part(graph, [steps + 0.9 + i for i in range(steps)], "right")
+    decoder.tokens(_read(steps), "tokens generated so far")
+    draw_decoder(decoder, model.decoder, encoder)
+    _predict(decoder, " of [s; c; e]" if isinstance(model.decoder, BahdanauDecoder) else "")
+    return graph
+
+
+def language_model(model: LanguageModel, steps: int) -> Graph:
+    graph = Graph(f"Language model, unrolled in time: {describe_decoder(model.decoder)}")
+    part = Part(graph, range(steps), "left")
+    part.tokens(_read(steps), "tokens so far")
+    draw_decoder(part, model.decoder, None)
+    _predict(part)
+    return graph
+
+
+def _read(steps: int) -> list[str]:
+    return ["<s>", *(numbered("y", i) for i in range(1, steps))]
+
+
+def _predict(part: Part, features: str = "") -> None:
+    part.layer(lambda i: "p(y)", "output", f"linear{features}, softmax over the vocabulary")
+    part.layer(lambda i: numbered("y", i + 1), "token", "next token")
+
+
+def classifier(model: Classifier, steps: int) -> Graph:
+    graph = Graph(f"Classifier: {describe_encoder(model.encoder)}")
+    pooled, row = _pooled(graph, model, steps)
+    for layer in model.head.hidden:
+        row += 1
+        node = graph.node(pooled.column, row, "layer")
+        graph.caption(row, f"hidden layer, {layer.out_features} {model.head.activation}", "left")  # type: ignore[union-attr]
+        graph.edge(pooled, node)
+        pooled = node
+    label = graph.node(pooled.column, row + 1, "p(label)", "output", width=70)
+    graph.caption(row + 1, f"linear, softmax over {model.head.labels.out_features} labels", "left")
+    graph.edge(pooled, label)
+    return graph
+
+
+def embedder(model: Embedder, steps: int) -> Graph:
+    graph = Graph(f"Embedder: {describe_encoder(model.encoder)}")
+    pooled, row = _pooled(graph, model, steps)
+    vector = graph.node(pooled.column, row + 1, "vector", "output", width=70)
+    graph.caption(row + 1, f"divided by its length, {model.width} wide", "left")
+    graph.edge(pooled, vector)
+    return graph
+
+
+def _pooled(graph: Graph, model: Any, steps: int) -> tuple[Node, float]:
+    """Draw the encoder and the pooling; return the pooled node and its row."""
+    part = Part(graph, range(steps), "left")
+    part.tokens([numbered("x", i + 1) for i in range(steps)], "tokens")
+    draw_encoder(part, model.encoder)
+    return _pooling(part, model.pooling)
+
+
+def _pooling(part: Part, pooling: nn.Module) -> tuple[Node, float]:
+    graph, middle, row = part.graph, (part.columns[0] + part.columns[-1]) / 2, part.row + 1.3
+    name = type(pooling).__name__.removesuffix("Pooling").lower()
+    if isinstance(pooling, AttentionPooling):
+        node = graph.node(middle, row, "attend", "attention", width=64)
+        query = graph.node(middle + 1.6, row, "query", "layer")
+        queries, energy = len(pooling.query), type(pooling.attention.energy).__name__
+        many = f"{queries} learned queries" if queries > 1 else "a learned query"
+        graph.caption(row, f"attention pooling, {many}, {energy}", "left")
+        graph.edge(query, node, "flow", dashed=True)
+        for state in part.top:
+            graph.edge(state, node, "attends")
+        graph.remarks.append(
+            "The learned query weighs the states: how much of each enters the text's vector."
+        )
+        return node, row
+    style, label = ("state", name) if isinstance(pooling, RecurrentPooling) else ("layer", name)
+    if isinstance(pooling, ConcatPooling):
+        names = [type(p).__name__.removesuffix("Pooling").lower() for p in pooling.poolings]
+        label, name = "concat", f"{', '.join(names)}, concatenated"
+    node = graph.node(middle, row, label, style, width=70)
+    graph.caption(row, f"{name} pooling", "left")
+    attends = isinstance(pooling, ConcatPooling) and any(
+        isinstance(p, AttentionPooling) for p in pooling.poolings
+    )
+    for state in part.top[-1:] if name == "last" else part.top:
+        graph.edge(state, node, "attends" if attends else "edge")
+    return node, row
+
+
+def tagger(model: Tagger, steps: int) -> Graph:
+    graph = Graph(f"Tagger: {describe_encoder(model.encoder)}")
+    part = Part(graph, range(steps), "left")
+    part.tokens(
+        [numbered("x", i + 1) for i in range(steps)], "sub-word tokens" if model.subwords else "words"
+    )
+    draw_encoder(part, model.encoder, "" if model.characters is None else ", characters")
+    part.layer(lambda i: "scores", "layer", f"linear, {model.output.out_features} tags")
+    chain = model.crf is not None
+    part.layer(lambda i: numbered("t", i + 1), "output", "tags, linear-chain CRF" if chain else "tags")
+    if chain:
+        for a, b in zip(part.top, part.top[1:], strict=False):
+            graph.edge(a, b, arrow=False)
+    return graph
