@@ -146,6 +146,10 @@ class Tokenizer:
             from regard.data.subword_tokenizer import SubwordTokenizer
 
             return SubwordTokenizer(text)
+        if text.startswith('{"sentencepiece":'):
+            from regard.data.sentencepiece_tokenizer import SentencePieceTokenizer
+
+            return SentencePieceTokenizer(text)
         return cls(text)
 
     def save(self, path: str | Path) -> None:

@@ -1,78 +1,83 @@
-"""Convert a SentencePiece unigram model into a tokenizer: same pieces, scores and normalisation; spaces for
-▁."""
+"""Read a SentencePiece model (.spm) for a SentencePieceTokenizer: pieces, scores, normalization rules."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
-
-from regard.data.tokenizer import SPECIALS, UNK, Tokenizer
+from regard.data.sentencepiece_segmentation import CharacterMap
+from regard.data.sentencepiece_tokenizer import packed
 from regard.errors import FolderError
 from regard.interchange.export.libraries import require_library
 
-UNIGRAM, NORMAL = 1, 1  # constants of SentencePiece's file format
-SPACE = "▁"
-PENALTY = 100.0  # below the lowest score, for tokens that are not pieces of the model
+# constants of SentencePiece's file format
+KINDS = {1: "unigram", 2: "bpe"}
+NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 
 
-class SentencePieceModel:
-    """A .spm file; unsupported options raise FolderError."""
+def read_sentencepiece(path: Path) -> dict[str, Any]:
+    """Return the definition of a model as `SentencePieceTokenizer` stores it.
 
-    def __init__(self, path: Path) -> None:
-        require_library("sentencepiece", "transformers")
-        require_library("google.protobuf", "transformers")
-        from sentencepiece import sentencepiece_model_pb2
+    Its keys: kind (unigram or bpe); pieces, user_defined and unused with their scores; byte_fallback; rules, the
+    replacements of characters, packed; normalizer, the other options of `Normalizer`.
+    """
+    file = _read(path)
+    trainer, normalizer = file.trainer_spec, file.normalizer_spec
+    if trainer.model_type not in KINDS:
+        raise FolderError(
+            f"{path} is a SentencePiece model of words or characters, and regard imports unigram and BPE; "
+            "import another model"
+        )
+    if not normalizer.escape_whitespaces:
+        raise FolderError(
+            f"{path} is a SentencePiece model with escape_whitespaces=false, which regard does not support; "
+            "import another model"
+        )
+    if file.denormalizer_spec.precompiled_charsmap:
+        raise FolderError(
+            f"{path} changes characters after decoding (denormalizer_spec), which regard does not support; "
+            "import another model"
+        )
+    _check_rules(normalizer.precompiled_charsmap, path)
+    types = {"pieces": NORMAL, "user_defined": USER_DEFINED, "unused": UNUSED}
+    pieces = {
+        name: [[piece.piece, piece.score] for piece in file.pieces if piece.type == number]
+        for name, number in types.items()
+    }
+    return {
+        "kind": KINDS[trainer.model_type],
+        **pieces,
+        "byte_fallback": trainer.byte_fallback,
+        "rules": packed(normalizer.precompiled_charsmap),
+        "normalizer": {
+            "dummy_prefix": normalizer.add_dummy_prefix,
+            "remove_extra_whitespaces": normalizer.remove_extra_whitespaces,
+            "whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
+        },
+    }
 
-        self.path, self.file = path, sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-        try:
-            self.file.ParseFromString(path.read_bytes())
-        except Exception as error:  # the module of protobuf's errors differs between versions
-            raise FolderError(f"{path} is not a SentencePiece model ({error}); copy it again") from None
-        self._check_supported()
-        self.scores = {piece.piece: piece.score for piece in self.file.pieces if piece.type == NORMAL}
 
-    def _check_supported(self) -> None:
-        trainer, normalizer = self.file.trainer_spec, self.file.normalizer_spec
-        reasons = {
-            "uses BPE instead of unigram": trainer.model_type != UNIGRAM,
-            "falls back to bytes": trainer.byte_fallback,
-            "treats whitespace as a suffix": trainer.treat_whitespace_as_suffix,
-            "adds no space before a text": not normalizer.add_dummy_prefix,
-            "keeps repeated spaces": not normalizer.remove_extra_whitespaces,
-            "has pieces with several words": any(SPACE in piece.piece[1:] for piece in self.file.pieces),
-            "has user-defined symbols": any(piece.type == 4 for piece in self.file.pieces),
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                raise FolderError(
-                    f"{self.path} {reason}, which regard's tokenizer does not support; import another model"
-                )
+def _read(path: Path) -> Any:
+    require_library("sentencepiece", "transformers")
+    require_library("google.protobuf", "transformers")
+    from sentencepiece import sentencepiece_model_pb2
 
-    def tokenizer(self, pieces: list[str], *, is_source: bool) -> Tokenizer:
-        """Return a tokenizer with these pieces in the order of their ids, our special tokens first.
+    file = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    try:
+        file.ParseFromString(path.read_bytes())
+    except Exception as error:  # the module of protobuf's errors differs between versions
+        raise FolderError(f"{path} is not a SentencePiece model ({error}); copy it again") from None
+    if not any(piece.type == NORMAL for piece in file.pieces):
+        raise FolderError(f"{path} is a SentencePiece model without pieces; copy it again")
+    return file
 
-        With `is_source`, pieces that only the other language's model has never match.
-        """
-        lowest = min(self.scores.values()) - PENALTY
-        vocabulary = [(name, 0.0) for name in SPECIALS]
-        for piece in pieces[len(SPECIALS) :]:
-            known = piece in self.scores
-            # Pre-tokenized text has a space at most in front, so a name with further spaces never matches.
-            # Single characters do match, as in Marian: SentencePiece passes unknown characters on unchanged.
-            matches = known or not is_source or len(piece) == 1
-            name = piece.replace(SPACE, " ") if matches else f"< {piece} >"
-            vocabulary.append((name, self.scores.get(piece, lowest)))
-        inner = tokenizers.Tokenizer(models.Unigram(vocabulary, UNK, False))
-        inner.normalizer = normalizers.Sequence(self._normalizers())
-        inner.pre_tokenizer = pre_tokenizers.Split(Regex(" [^ ]*"), "isolated")
-        inner.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-        return Tokenizer(inner.to_str())
 
-    def _normalizers(self) -> list[Any]:
-        charsmap = self.file.normalizer_spec.precompiled_charsmap
-        first = [normalizers.Precompiled(charsmap)] if charsmap else []
-        spaces = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
-        return [*first, *spaces, normalizers.Prepend(" ")]
+
+def _check_rules(charsmap: bytes, path: Path) -> None:
+    """Look up a few characters, which fails if the map is damaged."""
+    try:
+        rules = CharacterMap(charsmap)
+        for character in "a\t\u00a0\u0301\uff21\U0001f600":
+            rules.longest(character, 0)
+    except (ValueError, IndexError):
+        raise FolderError(f"{path} has damaged normalization rules; copy it again") from None
