@@ -1,90 +1,30 @@
-"""Tests of import_model.py, import_marian.py, import_gpt2.py, sentencepiece.py and token_mapping.py.
+"""Tests of import_model.py, import_gpt2.py and token_mapping.py.
 
 Covers importer.py.
 """
 
-import json
-import warnings
-
 import pytest
 import torch
 
-from regard.data.tokenizer import BOS, EOS
+from regard.data.tokenizer import BOS
 from regard.errors import FolderError, OptionError
-from regard.interchange import import_gpt2, import_marian
+from regard.interchange import import_gpt2
 from regard.interchange.export import compare as comparing
 from regard.interchange.export.export import export
 from regard.interchange.export.huggingface import HuggingFace
 from regard.interchange.import_model import import_model
 from regard.models.folder import load
+from tests.interchange.marian_folders import save_marian
 from tests.interchange.small_models import ENGLISH, GERMAN, LAYER, make
 
 transformers = pytest.importorskip("transformers")
-spm = pytest.importorskip("sentencepiece")
+pytest.importorskip("sentencepiece")
 TEXTS = [*ENGLISH[:100], *GERMAN[:100], "", " a  b ", "< pad >", "ﬁ ＦＵＬＬ\twidth", "日本 TV", "e\u0301"]
 
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
     monkeypatch.setattr(comparing, "SENTENCES", 4)
-
-
-def save_marian(folder, **changes):
-    """Save a MarianMT with random weights and, as published ones have, two SentencePiece models."""
-    vocabulary = {"</s>": 0, "<unk>": 1}
-    for side, lines in (("source", ENGLISH), ("target", GERMAN)):
-        spm.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_prefix=str(folder / side),
-            vocab_size=300,
-            model_type="unigram",
-            minloglevel=2,
-        )
-        (folder / f"{side}.model").rename(folder / f"{side}.spm")
-        inner = spm.SentencePieceProcessor(str(folder / f"{side}.spm"))
-        for i in range(3, inner.get_piece_size()):
-            vocabulary.setdefault(inner.id_to_piece(i), len(vocabulary))
-    vocabulary["<pad>"] = pad = len(vocabulary)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    torch.manual_seed(1)
-    config = transformers.MarianConfig(**{
-        "vocab_size": len(vocabulary), "d_model": 32, "encoder_layers": 2, "decoder_layers": 1,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 40, "activation_function": "swish", "max_position_embeddings": 64,
-        "scale_embedding": True,
-        "pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "init_std": 0.3, **changes,
-    })  # fmt: skip
-    model = transformers.MarianMTModel(config).eval()
-    model.final_logits_bias.normal_()
-    model.save_pretrained(folder)
-    return model
-
-
-def test_an_imported_marian_gives_the_same_scores_and_token_ids(tmp_path):
-    theirs = save_marian(tmp_path)
-    assert import_model(tmp_path, tmp_path / "out").passed
-    ours = load(tmp_path / "out")
-    mapping = import_marian.read(tmp_path)[1]["target"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends sacremoses, which is not needed here
-        reader = transformers.MarianTokenizer.from_pretrained(tmp_path)
-    for text in TEXTS:
-        assert [*mapping.theirs(ours.source_tokenizer.encode(text)), 0] == reader(text).input_ids, text
-    source, target = (
-        torch.tensor([[*ours.source_tokenizer.encode(ENGLISH[3]), EOS]]),
-        torch.tensor([[BOS, 9, 40, 17]]),
-    )
-    with torch.inference_mode():
-        given = [torch.tensor([mapping.theirs(x[0].tolist())]) for x in (source, target)]
-        result = theirs(input_ids=given[0], decoder_input_ids=given[1]).logits
-        torch.testing.assert_close(
-            ours(source, target)[..., 3:],
-            result[..., mapping.theirs(range(3, len(mapping.ids)))],
-            rtol=0,
-            atol=1e-5,
-        )
-    tokens = [12, 40, 70, 71, 33]
-    assert ours.target_tokenizer.decode(tokens) == reader.decode(mapping.theirs(tokens))
 
 
 def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
@@ -146,17 +86,8 @@ def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):
         import_model(tmp_path, tmp_path / "out")
 
 
-def test_a_marian_model_with_language_codes_or_without_its_vocabulary_is_refused(tmp_path):
+def test_a_folder_with_files_of_the_user_is_not_overwritten(tmp_path):
     save_marian(tmp_path)
-    names = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
-    (tmp_path / "vocab.json").write_text(
-        json.dumps({(">>fr<<" if i == 9 else piece): i for piece, i in names.items()})
-    )
-    with pytest.raises(FolderError, match="codes such as >>fr<<"):
-        import_model(tmp_path, tmp_path / "out")
-    (tmp_path / "vocab.json").unlink()
-    with pytest.raises(FolderError, match="has no vocab.json"):
-        import_model(tmp_path, tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x")
     with pytest.raises(OptionError, match="already exists"):

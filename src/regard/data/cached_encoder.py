@@ -72,6 +72,8 @@ class CachedEncoder:
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Encode texts; the result equals `Tokenizer.encode`."""
         kind = self.tokenizer.kind
+        if kind == "sentencepiece":  # it has a cache of its own
+            return self._encode_whole(texts)
         if kind == "character":
             simple = not self.tokenizer.lowercase and not self.tokenizer.languages
             return self._encode_characters(texts) if simple else self._encode_whole(texts)

@@ -1,8 +1,8 @@
 """SentencePiece's encoding (Kudo & Richardson 2018): normalize a text, then split it into pieces.
 
-The results equal those of the library `sentencepiece`, for unigram and BPE models (C++ sources of version 0.2:
-normalizer.cc, unigram_model.cc, bpe_model.cc). Words are split once and then taken from a cache, because no
-piece of a usual model spans two words.
+The results equal those of the library `sentencepiece` for unigram and BPE models (C++ sources of version
+0.2: normalizer.cc, unigram_model.cc, bpe_model.cc). Words are split once and then taken from a cache: in most
+models no piece spans two words.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 SPACE = "▁"
 UNKNOWN_PENALTY = 10.0  # below the lowest score of a piece
 MAX_WORDS = 200_000  # in the cache; a full cache is emptied
-# SentencePiece sums scores in float32. Rounding, which depends on the text before a word, decides only between
-# splits of the word that are closer than NEAR: the sum has few digits left only after more than MAX_TEXT
-# characters, and errors add up only in words of more than MAX_WORD.
+# SentencePiece sums scores in float32. Rounding depends on the text before a word, and decides only between
+# splits of the word that are closer than NEAR, if the text has at most MAX_TEXT characters and the word at
+# most MAX_WORD. Longer texts are split as a whole.
 NEAR, MAX_TEXT, MAX_WORD = 0.05, 400, 60
 
 Scores = Mapping[str, float]
@@ -30,9 +30,9 @@ Scores = Mapping[str, float]
 class CharacterMap:
     """Replacements of character sequences, such as "ﬁ" by "fi", in SentencePiece's precompiled form.
 
-    The bytes are the size of a trie in 4 bytes, the trie (a double array of Darts-clone), and the replacements,
-    each ended by a zero byte. The value of a sequence in the trie is the position of its replacement. The rules
-    nmt_nfkc have 225 000 sequences, so they are not listed but looked up.
+    The bytes are the size of a trie in 4 bytes, the trie (a double array of Darts-clone), and the
+    replacements, each ended by a zero byte. The value of a sequence in the trie is the position of its
+    replacement. The rules nmt_nfkc have 225 000 sequences, so they are not listed but looked up.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -66,11 +66,12 @@ class CharacterMap:
 
     def _step(self, node: int, character: str) -> tuple[int | None, str | None]:
         """Follow a character in the trie: the next node, and the replacement if a sequence ends there."""
-        if (node, character) not in self._steps:
+        step = self._steps.get((node, character))
+        if step is None:
             if len(self._steps) >= MAX_WORDS:
                 self._steps.clear()
-            self._steps[node, character] = self._follow(node, character)
-        return self._steps[node, character]
+            step = self._steps[node, character] = self._follow(node, character)
+        return step
 
     def _follow(self, node: int, character: str) -> tuple[int | None, str | None]:
         unit = 0
@@ -324,4 +325,3 @@ def _used(piece: str, parts: Mapping[str, tuple[str, str]]) -> list[str]:
 
 def _float32(x: float) -> float:
     return float(np.float32(x))
-

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from regard.data.sentencepiece_segmentation import SPACE, Bpe, CharacterMap, Normalizer, Unigram
-from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
+from regard.data.tokenizer import EOS, SPECIALS, UNK, Tokenizer
 from regard.errors import DataError
 
 SEGMENTERS = {"unigram": Unigram, "bpe": Bpe}
@@ -24,8 +24,9 @@ SEGMENTERS = {"unigram": Unigram, "bpe": Bpe}
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model and a vocabulary.
 
-    The file has three keys: `sentencepiece`, the model (see `interchange/sentencepiece.py`); `vocabulary`, the
-    pieces by id, after the four special tokens; `languages`, the codes of language tokens such as `>>fra<<`.
+    The file has three keys: `sentencepiece`, the model (see `interchange/sentencepiece.py`); `vocabulary`,
+    the pieces by id, after the four special tokens; `languages`, the codes of language tokens, for example
+    "fra" of `>>fra<<`.
     """
 
     def __init__(self, text: str) -> None:
@@ -40,9 +41,7 @@ class SentencePieceTokenizer(Tokenizer):
             self._byte_fallback = bool(model["byte_fallback"])
             self._names: list[str] = [*SPECIALS, *names]
             self._ids = {name: i for i, name in enumerate(self._names) if name and i >= len(SPECIALS)}
-            self._language_ids: Mapping[str, int] = {
-                code: self._ids[f">>{code}<<"] for code in self._json["languages"]
-            }
+            self._language_ids = {code: self._ids.pop(f">>{code}<<") for code in self._json["languages"]}
         except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
             raise DataError(
                 f"this is not a tokenizer file of regard ({error}); load the one that regard import wrote"
@@ -102,9 +101,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, without PAD, BOS, EOS and languages, as SentencePiece decodes; UNK is �."""
-        skipped = {PAD, BOS, EOS, *self._language_ids.values()}
         try:
-            parts = [self.bytes_of(i) for i in map(int, ids) if i not in skipped]
+            parts = [self.bytes_of(i) for i in map(int, ids) if i not in self._skipped]
         except IndexError:
             raise DataError(
                 f"a token id is beyond the {len(self)} of this vocabulary; the tokenizer belongs to another "

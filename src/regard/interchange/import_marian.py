@@ -1,148 +1,203 @@
-"""Import a MarianMT from Hugging Face: a post-norm Transformer with sinusoidal positions, and SentencePiece
-models."""
+"""Import a MarianMT from Hugging Face, such as Helsinki-NLP/opus-mt-en-de: a post-norm Transformer with
+sinusoidal positions, and SentencePiece models."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from regard.data.tokenizer import BOS, PAD, Tokenizer
+from regard.data.tokenizer import BOS, PAD
 from regard.errors import FolderError
 from regard.interchange.export.compare import Comparison, require_equal
 from regard.interchange.export.marian import MarianRunner
 from regard.interchange.export.marian_layout import ACTIVATIONS, channel_order, reorder, weight_names
 from regard.interchange.importer import IMPORTERS
-from regard.interchange.sentencepiece import SentencePieceModel
-from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
+from regard.interchange.marian_tokenizers import read_tokenizers
+from regard.interchange.token_mapping import MappedRunner, TokenMapping
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.models.folder import read_json
 
-NEVER = -1e9  # bias of PAD and BOS, which regard never generates
+NEVER = -1e9  # bias of tokens that are never generated
+# Options of old configurations that transformers ignores, with the value that it computes.
+FIXED = {
+    "normalize_before": False,
+    "add_final_layer_norm": False,
+    "normalize_embedding": False,
+    "static_position_embeddings": True,
+}
 
 
 @IMPORTERS.add("marian")
 def import_marian(folder: Path) -> tuple[Any, Comparison]:
     """Return the translator and how its outputs compare with those of transformers."""
     model, mappings = read(folder)
-    return model, require_equal(model, _runner(folder, mappings), "regard")
+    runner = _runner(folder, Generation.read(folder), mappings)
+    return model, require_equal(model, runner, "regard")
 
 
 def read(folder: Path) -> tuple[Any, dict[str, TokenMapping]]:
     """Return the model, with config and tokenizers, and the mappings of its source and target vocabulary."""
-    from transformers import MarianMTModel
-
-    theirs: Any = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
-    tokenizers, mappings = _tokenizers(folder, theirs.config)
-    config = _config(theirs.config)
+    _check_fixed(folder / "config.json")
+    theirs, generation = _load(folder), Generation.read(folder)
+    rows = {
+        side: len(getattr(theirs.model, part).embed_tokens.weight)
+        for side, part in (("source", "encoder"), ("target", "decoder"))
+    }
+    tokenizers, mappings = read_tokenizers(
+        folder, rows, start=generation.start, end=generation.end, pad=generation.pad
+    )
+    config = _config(folder, theirs, _tie(theirs, mappings))
     model: Any = build(config, len(tokenizers["source"]), len(tokenizers["target"]))
     with torch.no_grad():
         _copy_weights(model, config, theirs, mappings)
+        _suppress(model.output.projection.bias, generation, mappings["target"])
     model.config = config
     model.source_tokenizer, model.target_tokenizer = tokenizers["source"], tokenizers["target"]
+    model.card = {"beam": generation.beam}
     return model.eval(), mappings
 
 
-def _runner(folder: Path, mappings: dict[str, TokenMapping]) -> MappedRunner:
-    """Return the model in transformers, without the padding token, which regard never generates."""
-    from transformers import MarianConfig
+def _check_fixed(path: Path) -> None:
+    """Raise FolderError if config.json asks for something that transformers' MarianMT does not compute."""
+    given = read_json(path)
+    for key, value in FIXED.items():
+        if given.get(key, value) is not value:
+            raise FolderError(
+                f"{path} has {key} {given[key]!r}, and MarianMT in transformers computes {value}, so its "
+                "outputs would be wrong; import another model"
+            )
 
-    config: Any = MarianConfig.from_pretrained(str(folder))
-    start = config.decoder_start_token_id
-    suppressed = sorted({config.pad_token_id, start})
-    runner = MarianRunner(folder, start=start, end=config.eos_token_id, suppressed=suppressed)
+
+def _load(folder: Path) -> Any:
+    """Return the model in transformers; weights that do not fit config.json raise FolderError."""
+    from transformers import MarianMTModel
+
+    try:
+        loaded: Any = MarianMTModel.from_pretrained(
+            str(folder), dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # of many types
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FolderError(
+            f"transformers cannot load {folder} as a MarianMT ({reason}); copy the folder again"
+        ) from None
+    theirs, report = loaded
+    additional = [name for name in report["unexpected_keys"] if ".layers." in name or "norm" in name]
+    for problem, names in (("lack", report["missing_keys"]), ("have an additional", additional)):
+        if names:
+            raise FolderError(
+                f"the weights in {folder} {problem} {min(names)}, so they do not belong to its config.json; "
+                "copy the folder again"
+            )
+    return theirs.eval()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a MarianMT is used: its special tokens and the options of its generation."""
+
+    start: int
+    end: int
+    pad: int
+    suppressed: list[int]  # never generated
+    beam: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Generation:
+        """From generation_config.json or, in old folders, config.json."""
+        from transformers import MarianConfig
+
+        path, defaults = folder / "generation_config.json", MarianConfig()
+        options: dict[str, Any] = {
+            key: getattr(defaults, key) for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+        }
+        options |= read_json(folder / "config.json") | (read_json(path) if path.is_file() else {})
+        if options.get("forced_bos_token_id") is not None:
+            raise FolderError(
+                f"{folder} has forced_bos_token_id in its generation options, which regard does not support; "
+                "import another model"
+            )
+        words = [*(options.get("bad_words_ids") or []), *([i] for i in options.get("suppress_tokens") or [])]
+        if any(len(word) != 1 for word in words):
+            raise FolderError(
+                f"{folder} excludes a sequence of tokens from its output (bad_words_ids), and regard can "
+                "exclude single tokens; import another model"
+            )
+        ends = options["eos_token_id"]
+        if isinstance(ends, list) and len(ends) != 1:
+            raise FolderError(
+                f"{folder} has the end tokens {ends} (eos_token_id), and regard has one; import another model"
+            )
+        end = ends[0] if isinstance(ends, list) else ends
+        start, pad = options["decoder_start_token_id"], options["pad_token_id"]
+        suppressed = {pad, start, *(word[0] for word in words)} - {end}
+        return cls(start, end, pad, sorted(suppressed), options.get("num_beams") or 1)
+
+
+def _runner(folder: Path, generation: Generation, mappings: dict[str, TokenMapping]) -> MappedRunner:
+    runner = MarianRunner(
+        folder, start=generation.start, end=generation.end, suppressed=generation.suppressed
+    )
     return MappedRunner(runner, mappings["source"], mappings["target"])
 
 
-def _config(theirs: Any) -> dict[str, Any]:
+def _tie(theirs: Any, mappings: dict[str, TokenMapping]) -> str:
+    """Return which tables are equal: the tables decide, because config.json has two keys for it."""
+    source, target = theirs.model.encoder.embed_tokens.weight, theirs.model.decoder.embed_tokens.weight
+    if not torch.equal(target, theirs.lm_head.weight):
+        return "none"
+    return "all" if mappings["source"] == mappings["target"] and torch.equal(source, target) else "target"
+
+
+def _config(folder: Path, theirs: Any, tie: str) -> dict[str, Any]:
     """Return the `model:` block for a MarianConfig."""
+    config = theirs.config
     activation = {name: ours for ours, name in ACTIVATIONS.items()} | {
         "silu": "swish",
         "gelu_pytorch_tanh": "gelu-tanh",
     }
-    if theirs.activation_function not in activation:
+    if config.activation_function not in activation:
         raise FolderError(
-            f"this MarianMT has activation {theirs.activation_function!r}, and regard supports "
-            f"{', '.join(sorted(activation))}; import another model"
+            f"{folder / 'config.json'} has activation_function {config.activation_function!r}, and regard "
+            f"supports {', '.join(sorted(activation))}; import another model"
         )
-    if theirs.d_model % 2:
+    if config.d_model % 2:
         raise FolderError(
-            f"this MarianMT has d_model {theirs.d_model}, and regard's sinusoidal positions need an even "
-            "one; "
-            "import another model"
+            f"{folder / 'config.json'} has d_model {config.d_model}, and regard's sinusoidal positions need "
+            "an even one; import another model"
         )
     sides = {
         side: {
             "kind": "transformer",
-            "layers": getattr(theirs, f"{side}_layers"),
-            "heads": getattr(theirs, f"{side}_attention_heads"),
-            "inner": getattr(theirs, f"{side}_ffn_dim"),
-            "activation": activation[theirs.activation_function],
-            "attention_dropout": float(theirs.attention_dropout),
-            "inner_dropout": float(theirs.activation_dropout),
+            "layers": getattr(config, f"{side}_layers"),
+            "heads": getattr(config, f"{side}_attention_heads"),
+            "inner": getattr(config, f"{side}_ffn_dim"),
+            "activation": activation[config.activation_function],
+            "attention_dropout": float(config.attention_dropout),
+            "inner_dropout": float(config.activation_dropout),
         }
         for side in ("encoder", "decoder")
     }
-    tie = "none"
-    if theirs.tie_word_embeddings:
-        tie = "all" if theirs.share_encoder_decoder_embeddings else "target"
     given = {
-        "dim": theirs.d_model,
+        "dim": config.d_model,
         "tie": tie,
-        "scale_embeddings": theirs.scale_embedding,
+        "scale_embeddings": config.scale_embedding,
         "output_bias": True,
+        "dropout": float(config.dropout),
         **sides,
     }
-    return AutoregressiveOptions.model_validate(given | {"dropout": float(theirs.dropout)}).model_dump()
-
-
-def _tokenizers(folder: Path, config: Any) -> tuple[dict[str, Tokenizer], dict[str, TokenMapping]]:
-    """Return the source and target tokenizers and the mappings of their ids."""
-    shared, own = config.share_encoder_decoder_embeddings, exported_tokenizer(folder)
-    if own is not None:
-        target = own if shared else exported_tokenizer(folder / "target") or own
-        sides = {"source": own, "target": target}
-        return sides, {side: TokenMapping(list(range(len(tokenizer)))) for side, tokenizer in sides.items()}
-    files = {"source": "vocab.json", "target": "vocab.json" if shared else "target_vocab.json"}
-    tokenizers, mappings = {}, {}
-    for side, name in files.items():
-        for file in (name, f"{side}.spm"):
-            if not (folder / file).is_file():
-                raise FolderError(
-                    f"{folder} has no {file}, which MarianMT's tokenizer needs; the folder is incomplete, "
-                    "so copy it again"
-                )
-        vocabulary: dict[str, int] = read_json(folder / name)
-        mappings[side] = _mapping(vocabulary, config, side)
-        names = {i: token for token, i in vocabulary.items()}
-        tokens = [names.get(-1 if i is None else i, "") for i in mappings[side].ids]
-        model = SentencePieceModel(folder / f"{side}.spm")
-        tokenizers[side] = model.tokenizer(tokens, is_source=side == "source")
-    return tokenizers, mappings
-
-
-def _mapping(vocabulary: dict[str, int], config: Any, side: str) -> TokenMapping:
-    codes = [piece for piece in vocabulary if piece.startswith(">>") and piece.endswith("<<")]
-    if codes:
-        raise FolderError(
-            f"this model selects its target language by codes such as {codes[0]}, which regard does not "
-            "support; "
-            "import a model of a single language pair"
-        )
-    size = config.vocab_size if side == "source" else config.decoder_vocab_size
-    end, pad = config.eos_token_id, config.pad_token_id
-    starts = side == "target" or config.share_encoder_decoder_embeddings
-    start = config.decoder_start_token_id if starts else None
-    unknown = vocabulary.get("<unk>")
-    rest = [i for i in range(size) if i not in (unknown, end, pad, start)]
-    return TokenMapping([None, unknown, start, end, *rest])
+    return AutoregressiveOptions.model_validate(given).model_dump()
 
 
 def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dict[str, TokenMapping]) -> None:
     """Copy the weights, with channels in the order of our sinusoids and tokens in the order of our ids."""
     state, order = theirs.state_dict(), channel_order(config["dim"]).argsort()
+    state["model.shared.weight"] = state["model.decoder.embed_tokens.weight"]
     ours = dict(model.named_parameters())
     by_token = {
         "source.table.weight": mappings["source"],
@@ -152,6 +207,10 @@ def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dic
     for name in weight_names(config):
         x = reorder(state[name.theirs], name.channel_axis, order)
         ours[name.ours].copy_(by_token[name.ours].take(x) if name.ours in by_token else x)
-    bias = model.output.projection.bias
-    bias.copy_(mappings["target"].take(theirs.final_logits_bias[0]))
-    bias[[PAD, BOS]] = NEVER
+    model.output.projection.bias.copy_(mappings["target"].take(theirs.final_logits_bias[0]))
+
+
+def _suppress(bias: Tensor, generation: Generation, mapping: TokenMapping) -> None:
+    """Give a bias of NEVER to the tokens that are never generated."""
+    never = [ours for ours, i in enumerate(mapping.ids) if i in generation.suppressed]
+    bias[[PAD, BOS, *never]] = NEVER

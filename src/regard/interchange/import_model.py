@@ -37,6 +37,7 @@ def import_model(
     with quiet_transformers():
         model, comparison = IMPORTERS[kind](source)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
+    card |= getattr(model, "card", None) or {}
     write_folder(
         folder,
         lambda place: model_folder.save(

@@ -18,8 +18,8 @@ NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 def read_sentencepiece(path: Path) -> dict[str, Any]:
     """Return the definition of a model as `SentencePieceTokenizer` stores it.
 
-    Its keys: kind (unigram or bpe); pieces, user_defined and unused with their scores; byte_fallback; rules, the
-    replacements of characters, packed; normalizer, the other options of `Normalizer`.
+    Its keys: kind (unigram or bpe); pieces, user_defined and unused with their scores; byte_fallback; rules,
+    the replacements of characters, packed; normalizer, the other options of `Normalizer`.
     """
     file = _read(path)
     trainer, normalizer = file.trainer_spec, file.normalizer_spec
@@ -70,7 +70,6 @@ def _read(path: Path) -> Any:
     if not any(piece.type == NORMAL for piece in file.pieces):
         raise FolderError(f"{path} is a SentencePiece model without pieces; copy it again")
     return file
-
 
 
 def _check_rules(charsmap: bytes, path: Path) -> None:

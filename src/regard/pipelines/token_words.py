@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from regard.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from regard.data.tokenizer import _CHARACTERS, EOS, UNK, Tokenizer
 
 
@@ -77,6 +78,8 @@ def _bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
     """Return what a token adds to the text, in UTF-8; a byte-bpe token may be part of a character."""
     if token <= EOS and token != UNK:
         return b""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return tokenizer.bytes_of(token)
     piece = tokenizer._pieces[token]
     if tokenizer.kind == "byte-bpe":
         return bytes(_CHARACTERS[c] for c in piece)

@@ -113,6 +113,8 @@ def sample_prompts(model: Model) -> list[list[int]]:
     pairs = islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), SENTENCES // 2)
     texts = [text for pair in pairs for text in pair]
     tokenizer = model.source_tokenizer if isinstance(model, Translator) else model.target_tokenizer
+    if codes := tokenizer.languages:  # type: ignore[union-attr]
+        texts = [f">>{codes[i % len(codes)]}<< {text}" for i, text in enumerate(texts)]
     encoded = tokenizer.encode_batch(texts)  # type: ignore[union-attr, operator]
     if isinstance(model, Translator):
         return [[*ids[: _max_positions(model, "encoder") - 1], EOS] for ids in encoded]

@@ -13,6 +13,7 @@ from regard.files.progress import track
 from regard.interchange.export import ctranslate2, huggingface, onnx  # noqa: F401 (they register themselves)
 from regard.interchange.export.compare import Comparison, Model, compare, require_equal
 from regard.interchange.export.format import FORMATS, ExportFormat
+from regard.interchange.export.tokenizer_files import check_tokenizers
 from regard.models.autoregressive import require_autoregressive
 
 
@@ -36,6 +37,7 @@ def export(
     chosen = FORMATS[to]() if isinstance(to, str) else to
     require_autoregressive(model, "exports")
     chosen.check_supported(model)
+    check_tokenizers(model)
     check_free(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()
     comparisons: list[Comparison] = []

@@ -1,0 +1,224 @@
+"""Tests of import_marian.py and marian_tokenizers.py: kinds of folders, compared with transformers."""
+
+import json
+import pickle
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.data.tokenizer import BOS, EOS
+from regard.errors import FolderError, OptionError
+from regard.interchange import import_marian
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.export import export
+from regard.interchange.import_model import import_model
+from regard.interchange.token_mapping import MappedRunner
+from regard.models.folder import load
+from regard.pipelines.align import align_words
+from regard.pipelines.translate import translate_tokens
+from tests.interchange.marian_folders import LANGUAGES, marian_tokenizer, save_marian
+from tests.interchange.small_models import ENGLISH, GERMAN
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentencepiece")
+
+# The rows of the table in docs/exporting.md, and the options of `save_marian` that make such a folder.
+KINDS = {
+    "one vocabulary (opus-mt-en-de)": {},
+    "separate vocabularies (opus-mt-tc-big-…)": {"separate": True},
+    "separate tables for one vocabulary": {"share_encoder_decoder_embeddings": False},
+    "separate output table": {"tie_word_embeddings": False},
+    "several target languages (`>>fra<<`)": {"languages": LANGUAGES},
+    "several target languages, separate vocabularies": {"languages": LANGUAGES, "separate": True},
+    "SentencePiece BPE": {"spm": {"model_type": "bpe"}},
+    "SentencePiece unigram with byte fallback": {"spm": {"byte_fallback": True}, "separate": True},
+    "SentencePiece BPE with byte fallback": {"spm": {"model_type": "bpe", "byte_fallback": True}},
+    "user-defined symbols": {"spm": {"user_defined_symbols": ("Tom", "日本")}},
+    "other normalization (nfkc_cf)": {"spm": {"normalization_rule_name": "nfkc_cf"}},
+    "activation relu": {"activation_function": "relu"},
+    "activation gelu": {"activation_function": "gelu"},
+    "embeddings that are not scaled": {"scale_embedding": False},
+}
+ODD = [
+    "", " ", "   two  spaces ", "\ttab\nline", "< pad >", "ﬁ ＦＵＬＬ\u3000width ①", "日本 TV", "日本語",
+    "cafe\u0301 n\u0303",
+    "e\u0301\u0323", "👩‍👩‍👧 😀!", "zero\u200bwidth\u00ad\ufeff", "x" * 300,
+    "Donaudampfschifffahrt" * 30, "!!!!!!!!!!!",
+    "각\u1100\u1161\u11a8", "\x00\x07", "▁x ▁▁", "<0x41>", "a >>fra<< b", "½ ™ … “quoted” – dash",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch):
+    monkeypatch.setattr(comparing, "SENTENCES", 2)
+
+
+QUICK = [kind for kind in KINDS if re.search(r"tc-big|`>>fra<<`|with byte fallback", kind)]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_token_ids_scores_and_translations_are_those_of_transformers(tmp_path, kind):
+    theirs, options = save_marian(tmp_path, **KINDS[kind]), KINDS[kind]
+    assert import_model(tmp_path, tmp_path / "out").passed
+    ours, mappings = load(tmp_path / "out"), import_marian.read(tmp_path)[1]
+    reader, code = marian_tokenizer(tmp_path), "".join(options.get("languages", ())[1:2])
+    assert ours.source_tokenizer.languages == tuple(code[2:-2] for code in options.get("languages", ()))
+    for text in [*ENGLISH[:40], *GERMAN[:40], *ODD]:
+        for given in {text, f"{code} {text}", code + text} if code else {text}:
+            ids = ours.source_tokenizer.encode(given)
+            assert [*mappings["source"].theirs(ids), 0] == reader(given).input_ids, given
+            assert len(ours.source_tokenizer.spans(given)) == len(ids)
+        ids = ours.target_tokenizer.encode(text)
+        assert [*mappings["target"].theirs(ids), 0] == reader(text_target=text).input_ids, text
+        if 1 not in ids:  # UNK is � here and <unk> there
+            assert ours.target_tokenizer.decode(ids) == reader.decode(
+                mappings["target"].theirs(ids), use_source_tokenizer=False
+            )
+    texts = [f"{code} {text}".strip() for text in ENGLISH[:3]]
+    _assert_equal_scores(ours, theirs, mappings, texts[0])
+    for beam in (1, 4):
+        assert _translations(ours, texts, beam) == _generated(theirs, reader, mappings["target"], texts, beam)
+
+
+def _assert_equal_scores(ours, theirs, mappings, text):
+    source = torch.tensor([[*ours.source_tokenizer.encode(text), EOS]])
+    target = torch.tensor([[BOS, 9, 40, 17]])
+    given = [mappings[side].theirs(x[0].tolist()) for side, x in (("source", source), ("target", target))]
+    with torch.inference_mode():
+        scores = ours.double()(source, target)[0]
+        logits = theirs.double()(
+            input_ids=torch.tensor([given[0]]), decoder_input_ids=torch.tensor([given[1]])
+        ).logits[0]
+    ours.float()
+    theirs.float()
+    ids = mappings["target"].ids
+    torch.testing.assert_close(
+        scores[:, 3:], logits[:, ids[3:]], rtol=0, atol=1e-6
+    )  # their positions are float32
+
+
+def _translations(ours, texts, beam):
+    sentences = ours.source_tokenizer.encode_batch(texts)
+    found = translate_tokens(ours, sentences, strategy=regard.Beam(beam), limits=regard.Limits(max_length=20))
+    return [[token for token in hypotheses[0].tokens if token != EOS] for hypotheses in found]
+
+
+def _generated(theirs, reader, mapping, texts, beam):
+    """Translate with `generate`, one sentence at a time: padding changes float32 sums."""
+    number, outputs = MappedRunner(None, mapping, mapping).ours, []
+    stop = {"early_stopping": True} if beam > 1 else {}
+    for text in texts:
+        found = theirs.generate(
+            **reader([text], return_tensors="pt"), num_beams=beam, max_new_tokens=20, max_length=None,
+            forced_eos_token_id=None, **stop,
+        )  # fmt: skip
+        outputs.append([number[token] for token in found[0, 1:].tolist() if token != 0])
+    return outputs
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_an_imported_model_translates_without_other_libraries(tmp_path, precision, monkeypatch):
+    save_marian(tmp_path, languages=LANGUAGES, spm={"model_type": "bpe", "byte_fallback": True})
+    import_model(tmp_path, tmp_path / "out")
+    for library in ("sentencepiece", "transformers"):
+        monkeypatch.setitem(sys.modules, library, None)
+    model = load(tmp_path / "out")
+    assert model.card["beam"] == 4
+    texts = [f">>fra<< {text}" for text in ENGLISH[:20]]
+    expected = regard.translate(texts, model, beam=4, limits=regard.Limits(max_length=20))
+    found = regard.translate(
+        texts, regard.fast(model, precision), beam=4, limits=regard.Limits(max_length=20)
+    )
+    equal = sum(a == b for a, b in zip(found, expected, strict=True))
+    assert equal == 20 if precision == "float32" else equal >= 12  # rounding to int8 changes close calls
+    again = pickle.loads(pickle.dumps(model.source_tokenizer))
+    assert again == model.source_tokenizer and again.encode(texts[0]) == found[0].source_tokens
+    assert model.source_tokenizer.tokens(found[0].source_tokens)[:2] == [">>fra<<", "▁"]
+
+
+def test_an_imported_translator_cannot_be_exported(tmp_path):
+    save_marian(tmp_path)
+    with pytest.raises(OptionError, match="imported with SentencePiece tokenizers"):
+        export(import_marian.read(tmp_path)[0], tmp_path / "out", "onnx")
+
+
+def test_attention_between_the_words_of_imported_models(tmp_path):
+    """Words need the characters of each token, which the tokenizer gives for source and target."""
+    save_marian(tmp_path, languages=LANGUAGES, spm={"byte_fallback": True})
+    model, _ = import_marian.read(tmp_path)
+    ((_, alignment),) = align_words([">>fra<< Tom ﬁnds 日本 !"], [" Tom  ist"], model)
+    assert alignment.source_words == [">>fra<<", "Tom", "ﬁnds", "日本", "!"]
+    assert alignment.target_words == ["Tom", "ist"]
+    assert alignment.weights.shape == (2, 5) and (alignment.weights.sum(1) <= 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"normalize_before": True}, "config.json has normalize_before True, and MarianMT in transformers"),
+        ({"static_position_embeddings": False}, "has static_position_embeddings False"),
+        ({"activation_function": "tanh"}, "config.json has activation_function 'tanh', and regard supports"),
+        ({"encoder_layers": 1}, "have an additional model.encoder.layers.1"),
+        ({"encoder_layers": 3}, "lack model.encoder.layers.2"),
+        ({"d_model": 64}, "transformers cannot load .* as a MarianMT"),
+        ({"eos_token_id": [0, 5]}, r"has the end tokens \[0, 5\]"),
+    ],
+)
+def test_configurations_that_regard_cannot_compute_are_refused(tmp_path, change, reason):
+    save_marian(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(FolderError, match=reason):
+        import_model(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_generation_options_of_the_folder(tmp_path):
+    save_marian(tmp_path)
+    path = tmp_path / "generation_config.json"
+    options = json.loads(path.read_text())
+    path.write_text(json.dumps(options | {"bad_words_ids": [[options["pad_token_id"]], [7]], "num_beams": 6}))
+    model, mappings = import_marian.read(tmp_path)
+    assert model.card == {"beam": 6}
+    bias = model.output.projection.bias
+    never = [mappings["target"].ids[i] for i in (bias < -1e8).nonzero()[:, 0].tolist()]
+    assert never == [None, options["pad_token_id"], 7]  # PAD, BOS and the bad word
+    for change, reason in (
+        ({"bad_words_ids": [[3, 4]]}, "excludes a sequence of tokens"),
+        ({"forced_bos_token_id": 5}, "has forced_bos_token_id"),
+    ):
+        path.write_text(json.dumps(options | change))
+        with pytest.raises(FolderError, match=reason):
+            import_marian.read(tmp_path)
+
+
+def test_incomplete_or_mixed_folders_are_refused(tmp_path):
+    save_marian(tmp_path, separate=True)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    for changed, reason in (
+        ({"<unk>": 1}, "vocab.json has no </s>"),
+        (vocabulary | {"x": 9999}, "vocab.json gives 'x' the id 9999, and the embeddings of the model have"),
+    ):
+        (tmp_path / "vocab.json").write_text(json.dumps(changed), encoding="utf-8")
+        with pytest.raises(FolderError, match=reason):
+            import_model(tmp_path, tmp_path / "out")
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    for name in ("target.spm", "target_vocab.json", "vocab.json"):
+        (tmp_path / name).unlink()
+        with pytest.raises(FolderError, match=f"has no {name}, which MarianMT's tokenizer needs"):
+            import_model(tmp_path, tmp_path / "out")
+
+
+def test_the_table_in_the_docs_has_the_tested_kinds():
+    page = Path(__file__).parents[2] / "docs" / "exporting.md"
+    table = re.search(
+        r"\| MarianMT folder \|.*?\n\|[-| ]+\n(.*?)\n\n", page.read_text(encoding="utf-8"), re.S
+    )[1]
+    assert [line.split("|")[1].strip() for line in table.splitlines()] == list(KINDS)
