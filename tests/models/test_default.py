@@ -8,7 +8,7 @@ import pytest
 
 import regard
 from regard.errors import FolderError, OptionError
-from regard.models import default
+from regard.models import catalog, default
 from regard.models.default import as_model, default_model
 from regard.models.folder import load, save
 from tests.decoding import model_folders
@@ -66,8 +66,9 @@ def test_one_text_has_one_result(name, place):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkeypatch):
+def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkeypatch, tmp_path):
     monkeypatch.delenv("REGARD_MODEL", raising=False)
+    monkeypatch.setattr(catalog, "BUNDLED", tmp_path)
     with pytest.raises(
         OptionError,
         match=rf"none is bundled yet to {name}; name a folder with --model .* train one with `regard train",

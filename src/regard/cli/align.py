@@ -114,6 +114,10 @@ def command(
         Path | None,
         typer.Option(metavar="MODEL", help="Model of the reverse direction, to combine both."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="LANGUAGE", help="Language of the translations; default: guessed."),
+    ] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -178,7 +182,7 @@ def command(
         raise OptionError(f"{output} cannot be written, its folder does not exist; create it first")
     drawn = pictures.check_options(picture, None if files else [" ".join(text or [])])
     _check_view(picture)
-    folder = model_folder(model, "align", text or [])
+    folder = model_folder(model, "align", text or [], to)
     pairs = _pairs(text or [], files)
     sizes = count_words(pairs)
     wanted = None
@@ -186,7 +190,7 @@ def command(
         wanted = validate_gold(read_gold(gold.gold, base=gold.gold_base, flip=gold.flip_gold), sizes)
     forward = load_translator(folder, pick_device(device))
     backward = None if reverse is None else load_translator(reverse, pick_device(device))
-    aligner = Aligner(forward, backward, pairs, choice, selection)
+    aligner = Aligner(forward, backward, pairs, choice, selection, to)
     if choice.is_automatic:
         _report_views(aligner)
     links = []

@@ -27,6 +27,8 @@ from regard.cli import (
     import_,
     index,
     label,
+    models,
+    quantize,
     recipes,
     recommend,
     resume,
@@ -42,7 +44,7 @@ from regard.errors import RegardError
 
 # The panels of `regard --help`, with the commands of each in order of use.
 PANELS = {
-    "Look": {"demo": demo, "data": data, "draw": draw, "cache": cache},
+    "Look": {"demo": demo, "models": models, "data": data, "draw": draw, "cache": cache},
     "Train": {
         "recipes": recipes,
         "train": train,
@@ -66,7 +68,7 @@ PANELS = {
         "recommend": recommend,
     },
     "Measure": {"evaluate": evaluate, "bleu": bleu, "cost": cost},
-    "Serve and exchange": {"serve": serve, "export": export, "import": import_},
+    "Serve and exchange": {"serve": serve, "quantize": quantize, "export": export, "import": import_},
 }
 
 app = typer.Typer(

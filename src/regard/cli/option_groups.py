@@ -72,7 +72,15 @@ def option(*names: str, **settings: Any) -> Any:
 
 Model = Annotated[
     Path | None,
-    option("--model", "-m", metavar="FOLDER", help="Model folder, or a run; default: REGARD_MODEL."),
+    option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help="Model folder, run, or name of `regard models`; default: REGARD_MODEL, or a bundled model.",
+    ),
+]
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of a model or a run, or a name of `regard models`.")
 ]
 Json = Annotated[bool, option("--json", "--jsonl", help="Write JSON lines.", rich_help_panel=OUTPUT)]
 Device = Annotated[str, option(help="auto, cpu or cuda.", rich_help_panel=JOB)]

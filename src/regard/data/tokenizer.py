@@ -49,9 +49,9 @@ class Tokenizer:
     def __init__(self, text: str) -> None:
         """From the text of a tokenizer file, which is the JSON format of `tokenizers`."""
         try:
-            self._json = json.loads(text)
+            self._file = text
             self._inner = tokenizers.Tokenizer.from_str(text)
-            self.kind = _kind(self._json)
+            self.kind = _kind(self._inner)
         except Exception as error:  # `tokenizers` raises plain Exception about a text it cannot read
             raise DataError(
                 f"this is not a tokenizer file of regard ({_first_line(error)}); train one or load another"
@@ -231,7 +231,7 @@ class Tokenizer:
     @property
     def lowercase(self) -> bool:
         """True if text is converted to lower case before it is encoded."""
-        return "Lowercase" in json.dumps(self._json["normalizer"])
+        return "Lowercase" in _state(self._inner.normalizer)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -262,6 +262,13 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
         return Tokenizer, (self.text,)
+
+    @cached_property
+    def _json(self) -> dict[str, Any]:
+        """The file as an object. Parsing takes longer than everything else in loading, so it is done when
+        needed.
+        """
+        return json.loads(self._file)
 
     @cached_property
     def text(self) -> str:
@@ -320,15 +327,20 @@ _BYTES = _byte_characters()
 _CHARACTERS = {character: byte for byte, character in _BYTES.items()}
 
 
-def _kind(file: dict[str, Any]) -> str:
-    """The kind, which decides how ids are decoded, from the model and the pre-tokenizer in the file."""
-    model, split = file["model"]["type"], json.dumps(file["pre_tokenizer"])
+def _kind(inner: tokenizers.Tokenizer) -> str:
+    """The kind, which decides how ids are decoded, from the model and the pre-tokenizer."""
+    model, split = type(inner.model).__name__, _state(inner.pre_tokenizer)
     if model == "BPE":
-        return "character" if split == "null" else "byte-bpe" if "ByteLevel" in split else "bpe"
-    if model == "WordLevel" and split == "null":
+        return "character" if not split else "byte-bpe" if "ByteLevel" in split else "bpe"
+    if model == "WordLevel" and not split:
         return "label"
     # WordPiece is imported, never trained.
     return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[model]
+
+
+def _state(part: Any) -> str:
+    """The JSON of a normalizer or pre-tokenizer; empty if there is none."""
+    return "" if part is None else part.__getstate__().decode()
 
 
 def _first_line(error: BaseException) -> str:

@@ -72,7 +72,8 @@ def evaluate(
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section."""
-    evaluator, options = EVALUATORS[model.kind], EvaluationOptions(beam, lengths, plot, output, progress)
+    evaluator = EVALUATORS[model.kind]
+    options = EvaluationOptions(beam, lengths, plot, output, progress, to=_target_language(data))
     evaluator.check_options(model, options)
     split = split or default_split(data)
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
@@ -89,6 +90,14 @@ def evaluate(
     evaluator.run(result, model, loaded, options)
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _target_language(data: dict[str, Any]) -> str | None:
+    """The target language of a `data` section, or what stands there for it; None if it names none."""
+    if data.get("target") or not data.get("corpus"):
+        return data.get("target")
+    languages = corpora.find(data["corpus"]).languages
+    return languages[1] if len(languages) == 2 else None
 
 
 def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:

@@ -21,6 +21,7 @@ from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import LanguageScores, count_text
 from regard.evaluation.translation import Scores, translation_scores
 from regard.files.progress import track
+from regard.models.target_language import target_of
 from regard.pipelines.translate import translate
 
 
@@ -77,6 +78,7 @@ class EvaluationOptions:
     plot: Path | None = None
     output: bool = False  # predictions will be written
     progress: bool = False
+    to: str | None = None  # target language of the data
 
 
 class Evaluator:
@@ -119,6 +121,7 @@ class TranslatorEvaluator(Evaluator):
         result.predictions = translate(
             split.sources,
             fast(model),
+            target_of(split.targets, model, options.to),
             strategy=Beam(result.beam or 1, penalty),
             limits=Limits(max_length=longest),
             progress=options.progress,

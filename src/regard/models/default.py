@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 from regard.arguments import quoted
 from regard.errors import OptionError
-from regard.models.folder import as_path, is_file, load
+from regard.models.catalog import catalog
+from regard.models.folder import as_path, load, model_in
+from regard.models.target_language import check_target
 
 VARIABLE = "REGARD_MODEL"
 MAX_LOADED = 2  # models loaded from folders that stay in memory
@@ -24,16 +25,29 @@ TRAINED_BY = {
     "embed": "`regard train embed-tatoeba`",
     "serve": "`regard train small`",
 }
-_LANGUAGE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
 _loaded: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 _lock = threading.Lock()
 
 
 def default_model(task: str, to: str | None = None) -> Path:
-    """The folder of the default model of a task, from the environment variable REGARD_MODEL."""
+    """The folder of the default model of a task: that in REGARD_MODEL, else one of the catalog.
+
+    For a translator, `to` is the target language.
+    """
     folder = os.environ.get(VARIABLE)
     if folder:
         return Path(folder)
+    kind = "translate" if task in ("align", "serve") else task
+    entries = [entry for entry in catalog().values() if entry.task == kind]
+    fitting = [entry for entry in entries if to is None or to in entry.into]
+    if fitting:
+        return max(fitting, key=lambda entry: entry.default).folder  # the first of equal ones
+    if entries:
+        languages = dict.fromkeys(language for entry in entries for language in entry.into)
+        raise OptionError(
+            f"no bundled model translates into {quoted(to)}, only into {', '.join(languages)}; "
+            "name another model with --model (in Python model=)"
+        )
     raise OptionError(
         f"no model is named, and none is bundled yet to {task}; "
         "name a folder with --model (in Python model=), or in the "
@@ -61,38 +75,8 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
     return model
 
 
-def target_language(model: Any) -> str | None:
-    """The target language of a translator, as in its recipe; None if unknown."""
-    return language_of(getattr(model, "card", None) or {}, "target")
-
-
-def language_of(card: dict[str, Any], side: str) -> str | None:
-    """The language of the source or target side, as in the recipe of a model's card; None if unknown."""
-    recipe = card.get("recipe") or {}
-    named = (recipe.get("data") or {}).get(side)
-    return named if isinstance(named, str) and _LANGUAGE.fullmatch(named) else None
-
-
-def check_target(model: Any, to: str) -> None:
-    """Raise an OptionError unless the model translates into `to`."""
-    if not isinstance(to, str) or not to:
-        raise OptionError(f"to is the name of a language, such as 'de', got {quoted(to)}")
-    language = target_language(model)
-    if language is None:
-        raise OptionError(
-            f"this model does not say which language it translates into, so to={to!r} cannot be checked; "
-            "leave it out"
-        )
-    if language.lower() != to.lower():
-        raise OptionError(
-            f"this model translates into {language!r} only, got to={to!r}; "
-            "leave it out, or name another model"
-        )
-
-
 def _from_folder(folder: Path) -> Any:
-    inner = folder / "model"
-    place = inner if is_file(inner / "config.json") else folder
+    place = model_in(folder)
     with _lock:
         key = (os.path.realpath(place), _state(place))
         if key not in _loaded:

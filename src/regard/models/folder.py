@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
 
 from regard.arguments import quoted
 from regard.attention.devices import as_device
@@ -19,7 +20,9 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError, for_shell
 from regard.files.atomic import atomic_path, write_file
 from regard.files.checksums import verify_listed
+from regard.models import int8
 from regard.models.build import build
+from regard.models.catalog import find_model
 from regard.models.config import check_config, check_layers, known_kind
 from regard.models.model import COMMANDS, Model
 from regard.version import __version__
@@ -35,13 +38,16 @@ def save(
     source_tokenizer: Tokenizer | None,
     target_tokenizer: Tokenizer,
     card: dict[str, Any],
+    precision: str = "float32",
 ) -> None:
     """Write the folder. Each file is written atomically; config.json comes last, so a folder that has it is
-    complete.
+    complete. With precision int8, matrices are stored in int8 (see int8.py).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
+    if precision == "int8":
+        tensors = int8.quantized(tensors)
     with atomic_path(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary)
     joint = source_tokenizer is None or source_tokenizer.fingerprint == target_tokenizer.fingerprint
@@ -72,10 +78,10 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     `.card`.
 
     Files are verified against checksums.json if the folder has one; a file is hashed again only when it
-    changes.
+    changes. Weights that are stored in int8 are restored, and `.stored_precision` is "int8".
 
     Args:
-        folder: a model folder, or a run folder with a finished model.
+        folder: a model folder, a run folder with a finished model, or a name of `regard models`.
         device: where the model is put.
     """
     folder, device = model_in(as_path("folder", folder)), as_device(device)
@@ -101,7 +107,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
 
 
 def model_in(folder: Path) -> Path:
-    """The finished model of a run folder, else the folder itself."""
+    """The folder of a model: of one of the catalog by name, of a finished run, else the folder itself."""
+    folder = find_model(folder)
     return folder / "model" if is_file(folder / "model" / "config.json") else folder
 
 
@@ -152,6 +159,18 @@ def _tokenizer(path: Path) -> Tokenizer:
         ) from None
 
 
+class SkipInitialization(TorchFunctionMode):
+    """Leaves new weights uninitialized in this thread: drawing them takes longer than reading a file."""
+
+    _SKIPPED = ("uniform_", "normal_", "orthogonal_")  # ends of names: kaiming_uniform_ too
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "").endswith(self._SKIPPED):
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
 def _filled(folder: Path, config: dict[str, Any]) -> Any:
     """The model with its stored weights. It is first built on the meta device and compared with the file, so
     that a wrong config takes no memory.
@@ -161,12 +180,15 @@ def _filled(folder: Path, config: dict[str, Any]) -> Any:
     try:
         with safe_open(str(path), "pt") as stored:
             shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            scales = int8.take_scales(path, shapes)
             check_layers(where, config["model"], len(shapes))
-            with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
+            # what remains random, such as torch.randn, must not change the caller's generator
+            with torch.random.fork_rng(devices=[]), SkipInitialization():
                 with torch.device("meta"):
                     _check_shapes(path, build(*arguments), shapes)
                 model = build(*arguments)
-            _fill(model, stored, path)
+            _fill(model, stored, path, scales)
+            model.stored_precision = "int8" if scales else "float32"
     except FolderError:
         raise
     except RegardError as error:  # parts that do not work together
@@ -186,7 +208,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a model folder, validated and completed."""
     if not os.path.isdir(folder):
         raise FolderError(
-            f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model"
+            f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model, or a "
+            "name that `regard models` lists"
         )
     if not is_file(folder / "config.json"):
         raise FolderError(
@@ -235,20 +258,30 @@ def _check_shapes(path: Path, model: torch.nn.Module, have: dict[str, tuple[int,
             )
 
 
-def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
+def _fill(model: torch.nn.Module, stored: Any, path: Path, scales: set[str]) -> None:
     """Copy the stored weights into the model; each must be finite."""
     for name, p in model.named_parameters():
         x = stored.get_tensor(name)
+        if name in scales:
+            scale = stored.get_tensor(name + int8.SCALE)
+            int8.check_types(path, name, x, scale)
+            _check_finite(path, name, scale)
+            int8.restore(x, scale, p.data)
+            continue
         if not x.is_floating_point():
             raise FolderError(
                 f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again"
             )
-        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # usually one pass is enough
-            raise FolderError(
-                f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so "
-                "use another checkpoint"
-            )
+        _check_finite(path, name, x)
         p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
+
+
+def _check_finite(path: Path, name: str, x: torch.Tensor) -> None:
+    if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # usually one pass is enough
+        raise FolderError(
+            f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so "
+            "use another checkpoint"
+        )
 
 
 def _need(path: Path) -> Path:

@@ -20,6 +20,7 @@ from regard.data.tokenizer import EOS
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, best_head
 from regard.errors import DataError, OptionError
 from regard.models.default import as_model
+from regard.models.target_language import add_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.token_words import WordAlignment, Words, word_weights
 from regard.pipelines.word_links import Links, LinkSelection, mutual
@@ -62,6 +63,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     targets: str | Sequence[str],
     model: Any = None,
     *,
+    to: str | None = None,
     view: View | None = None,
     threshold: float | None = None,
     mutual: bool = False,
@@ -76,7 +78,9 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     Args:
         sources: a text or a list of texts.
         targets: its translation or a list of translations.
-        model: a model folder or a loaded translator. By default the folder in REGARD_MODEL.
+        model: a model folder, a name of `regard models` or a loaded translator. By default the folder in
+            REGARD_MODEL, else a bundled model.
+        to: the language of the targets, for a model of several; guessed from them by default.
         view: the layer, head and step to align with; by default the mean of all layers and heads.
         threshold: return every link of at least this weight; by default each target word's strongest.
         mutual: return only links between words that are each other's strongest.
@@ -90,9 +94,10 @@ def align(  # pyright: ignore[reportInconsistentOverload]
         )
     arguments.instance("view", view, (View, type(None)), "a View, or None")
     selection = LinkSelection(threshold, arguments.flag("mutual", mutual))
-    translator = as_model(model, "align")
+    translator = as_model(model, "align", to)
     if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
         raise OptionError("align needs a translator with its tokenizers, as regard.load returns it")
+    left = add_target(left, translator, target_of(right, translator, to))
     links = {
         i: selection.links(alignment.weights) for i, alignment in align_words(left, right, translator, view)
     }

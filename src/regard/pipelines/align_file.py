@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
 from regard.models.folder import load
+from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
 from regard.pipelines.input import Reader, Source
@@ -139,11 +140,20 @@ class Aligner:
         pairs: Pairs,
         choice: ViewChoice,
         selection: LinkSelection,
+        to: str | None = None,
     ) -> None:
+        """`to` is the language of the targets, for a model of several; by default it is guessed from them."""
         sources, targets = next(chunks(pairs, SAMPLE))
         self.model, self.reverse, self.selection = model, reverse, selection
-        self.view = choice.choose(model, sources, targets)
-        self.reverse_view = None if reverse is None else choice.choose(reverse, targets, sources)
+        if to is not None:
+            check_target(model, to)
+        self._to = target_of(targets, model, to)
+        self._reverse_to = None if reverse is None else target_of(sources, reverse)
+        self.view = choice.choose(model, add_target(sources, model, self._to), targets)
+        self.reverse_view = None
+        if reverse is not None:
+            tagged = add_target(targets, reverse, self._reverse_to)
+            self.reverse_view = choice.choose(reverse, tagged, sources)
 
     @property
     def passes(self) -> int:
@@ -154,10 +164,12 @@ class Aligner:
         self, sources: list[str], targets: list[str], advance: Callable[[int], None]
     ) -> list[PairAlignment]:
         """Align pairs, in order; calls `advance(1)` after each sentence of each pass."""
-        weights = _weights(self.model, sources, targets, self.view, advance)
+        tagged = add_target(sources, self.model, self._to)
+        weights = _weights(self.model, tagged, targets, self.view, advance)
         if self.reverse is None:
             return [PairAlignment(w, self.selection.links(w)) for w in weights]
-        backward = _weights(self.reverse, targets, sources, self.reverse_view, advance)
+        tagged = add_target(targets, self.reverse, self._reverse_to)
+        backward = _weights(self.reverse, tagged, sources, self.reverse_view, advance)
         pairs = zip(weights, backward, strict=True)
         return [PairAlignment(w, self.selection.joined(w, back)) for w, back in pairs]
 

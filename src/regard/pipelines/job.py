@@ -24,6 +24,7 @@ from regard.errors import DataError, OptionError
 from regard.files.checksums import file_sha256
 from regard.files.lock import lock_file
 from regard.files.progress import track
+from regard.models.folder import model_in
 from regard.pipelines.input import Chunk, Reader, Source
 from regard.pipelines.packing import Packing, Plain, packing
 from regard.version import __version__
@@ -93,7 +94,7 @@ def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("out
 
 def model_files(folder: Path) -> list[Path]:
     """Return the files of a model folder (or of the run it is in), with its shortlist."""
-    folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
+    folder = model_in(folder)
     names = (
         "config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json",
         SHORTLIST,

@@ -5,20 +5,29 @@ pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from regard.data.tokenizer import split_language
 from regard.decoding.limits import max_positions
 from regard.decoding.strategy import Hypothesis
+from regard.models.target_language import target_languages
 from regard.models.translator import Translator
 from regard.pipelines.sentence_split import Piece, join, pieces
 from regard.pipelines.translate import Translation
 
 
 class LongLineSplitter:
-    """Split texts of more than `limit` tokens into pieces; without a limit each text is one piece."""
+    """Split texts of more than `limit` tokens into pieces; without a limit each text is one piece.
+
+    The language token at the start of a text is repeated in each piece.
+    """
 
     def __init__(self, model: Translator, limit: int | None) -> None:
         self.model, self.limit = model, limit
+        self._languages = target_languages(model)
+        if self._languages and limit is not None:
+            self.limit = max(1, limit - 1)  # one is for the language token
 
     def __call__(self, texts: Sequence[str]) -> list[list[Piece]]:
         """Return the pieces of each text; none for a blank text."""
@@ -32,7 +41,10 @@ class LongLineSplitter:
         ]
         for i, tokens in zip(long, self._count([texts[i] for i in long]), strict=True):
             if tokens > limit or "\n" in texts[i]:
-                result[i] = pieces(texts[i], self._count, limit)
+                code, text = split_language(texts[i], self._languages)
+                result[i] = pieces(text, self._count, limit)
+                if code is not None:
+                    result[i] = [replace(piece, text=f">>{code}<< {piece.text}") for piece in result[i]]
         return result
 
     def _count(self, texts: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from regard.data.tokenizer import _CHARACTERS, EOS, UNK, Tokenizer
+from regard.data.tokenizer import _CHARACTERS, EOS, UNK, Tokenizer, split_language
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Words:
     """The words of a text (separated by whitespace) and the matrix `owner` (tokens, words): 1 for tokens of a
     word.
 
-    A token that is only space belongs to the next word. The end-of-sentence token belongs to no word.
+    A token that is only space belongs to the next word. The language token and the end-of-sentence token
+    belong to no word.
     """
 
     words: list[str]
@@ -28,8 +29,12 @@ class Words:
 
     @classmethod
     def of_text(cls, tokenizer: Tokenizer, text: str) -> Words:
-        """Split a text; its tokens are those of `tokenizer.encode`."""
-        return cls._of_spans(text, tokenizer.spans(text))
+        """Split a text; its tokens are those of `tokenizer.encode`. A language code in front is no word, so
+        words count from 0 behind it.
+        """
+        code, words = split_language(text, tokenizer.languages)
+        spans: list[tuple[int, int] | None] = [*tokenizer.spans(words)]
+        return cls._of_spans(words, spans if code is None else [None, *spans])
 
     @classmethod
     def of_tokens(cls, tokenizer: Tokenizer, tokens: Sequence[int]) -> Words:

@@ -22,6 +22,7 @@ from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
+from regard.models.target_language import add_target
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
 
@@ -32,7 +33,8 @@ class Translation(str):
     Attributes:
         hypotheses: the n best hypotheses, best first; samples in the order of sampling. Empty for an empty
             text.
-        source_tokens: the token ids of the source, without the end-of-sentence token.
+        source_tokens: the token ids of the source, with its language token, without the end-of-sentence
+            token.
     """
 
     hypotheses: list[Hypothesis]
@@ -84,9 +86,10 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
 
     Args:
         texts: one text or a list of texts; the result has the same form and order.
-        model: a model folder, a loaded translator, an engine (`regard.fast`) or an `Ensemble`. By default the
-            folder in REGARD_MODEL.
-        to: the target language; an error if the model translates into another one.
+        model: a model folder or a name of `regard models`, a loaded translator, an engine (`regard.fast`) or
+            an `Ensemble`. By default the folder in REGARD_MODEL, else a bundled model.
+        to: the target language. A model of several languages needs it, unless the text begins with a code
+            (`>>de<< Hello.`) or is in another language than English, which is then the target.
         beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
         constraints: prefixes, required and forbidden words, see `Constraints`.
@@ -105,7 +108,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    encoded = source.encode_batch(list(texts))
+    encoded = source.encode_batch(add_target(texts, model, to))
     results = translate_tokens(
         model,
         encoded,
@@ -190,7 +193,8 @@ def stream(
     encoded = as_constraints(constraints).encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
-    (task,) = translation_tasks(model, [source.encode(text)], encoded, as_limits(limits))
+    (ids,) = source.encode_batch(add_target([text], model, to))
+    (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
     task.cancelled = cancelled
     if not task.input_ids:
         return iter(())

@@ -20,6 +20,7 @@ from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
+from regard.models.target_language import add_target, warn_if_translated
 from regard.models.translator import Translator
 from regard.pipelines.formats import OutputFormat, split_row
 from regard.pipelines.input import Chunk, Column, WholeLine
@@ -126,6 +127,7 @@ class TranslateJob:
     def translate(self, chunk: Chunk) -> list[TranslatedLine]:
         """Split long lines, translate all pieces in one call, and group them by line."""
         options = self.options
+        warn_if_translated([row.text for row in chunk.rows], options.to)
         lines = self._split([row.text for row in chunk.rows])
         pieces = [piece.text for line in lines for piece in line]
         # Prefix and required words of a line apply to its first piece.
@@ -157,7 +159,8 @@ class TranslateJob:
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
             for piece, part, maps in zip(result.pieces, result.translations, attention, strict=True):
-                source = Words.of_text(tokenizers[0], piece.text)
+                (text,) = add_target([piece.text], self.model, self.options.to)
+                source = Words.of_text(tokenizers[0], text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))
                 if maps:

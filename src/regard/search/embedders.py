@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError
 from regard.models import bert
+from regard.models.catalog import find_model
 from regard.models.embedder import Embedder
 from regard.models.folder import load, read_json
 
 
 def load_embedder(name: str, device: str = "cpu") -> Embedder:
     """Load `minilm`, a folder with a BERT-like sentence encoder, or a model folder of regard."""
-    folder = Path(name)
+    folder = find_model(name)
     if name == "minilm":
         embedder: Any = bert.minilm()
     elif not folder.is_dir():
@@ -29,4 +29,4 @@ def load_embedder(name: str, device: str = "cpu") -> Embedder:
 
 def stored_name(name: str) -> str:
     """Return how an index stores the name of its model: a folder by its full path."""
-    return name if name == "minilm" else str(Path(name).resolve())
+    return name if name == "minilm" else str(find_model(name).resolve())

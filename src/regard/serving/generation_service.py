@@ -16,6 +16,7 @@ from regard.decoding.sampling import Sample
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.errors import OptionError
 from regard.models.autoregressive import require_autoregressive
+from regard.models.target_language import add_target, target_languages, target_of
 from regard.models.translator import Translator
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.long_lines import LongLineSplitter, join_hypotheses, max_source_length
@@ -58,6 +59,7 @@ class GenerationService(Service):
     ) -> None:
         self.engine = require_autoregressive(model, "HTTP answers") if engine is None else engine
         self.translates = isinstance(model, Translator)
+        self.languages = target_languages(model)
         self.split = LongLineSplitter(model, max_source_length(model) if self.translates else None)
         self.attention = AttentionAnswers(model, (limits or RequestLimits()).weights)
         self._handlers = {
@@ -74,10 +76,14 @@ class GenerationService(Service):
 
     @property
     def example(self) -> tuple[str, str]:  # type: ignore[override]
-        return ("translate", '{"text": "Hello."}') if self.translates else ("generate", '{"prompt": "Hello"}')
+        if not self.translates:
+            return "generate", '{"prompt": "Hello"}'
+        to = f', "to": "{self.languages[0]}"' if self.languages else ""
+        return "translate", f'{{"text": "Hello."{to}}}'
 
     def warm_up(self) -> None:
-        request = Translate() if self.translates else Generate(max_length=2)  # type: ignore[call-arg]
+        to = self.languages[0] if self.languages else None
+        request = Translate(to=to) if self.translates else Generate(max_length=2)  # type: ignore[call-arg]
         self.batcher.submit(request, ["a"]).result()
 
     def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
@@ -97,7 +103,7 @@ class GenerationService(Service):
             target = len(self.model.target_tokenizer.encode(options.target)) + 1
             check_tokens("target", target, self.limits)
             for text in texts:
-                source = len(self._tokens(text)) + 1
+                source = len(self._source_tokens(text, options)) + 1
                 check_tokens("the text", source, self.limits)
                 self.attention.check(source, target, options.kinds)
         else:
@@ -118,7 +124,8 @@ class GenerationService(Service):
                 return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
             pieces = self.split([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
-            encoded = self.model.source_tokenizer.encode_batch([piece.text for piece in pieces])
+            tagged = add_target([piece.text for piece in pieces], self.model, options.to)
+            encoded = self.model.source_tokenizer.encode_batch(tagged)
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
                 if isinstance(options, AttentionRequest):
@@ -145,6 +152,12 @@ class GenerationService(Service):
     def _tokens(self, text: str) -> list[int]:
         return (self.model.source_tokenizer if self.translates else self.model.target_tokenizer).encode(text)
 
+    def _source_tokens(self, text: str, options: AttentionRequest) -> list[int]:
+        """The tokens of a source whose translation is given; its language is guessed if need be."""
+        to = options.to or target_of([options.target or ""], self.model)
+        (tagged,) = add_target([text], self.model, to)
+        return self._tokens(tagged)
+
     # Answers
 
     def _translate(self, options: Translate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
@@ -164,7 +177,7 @@ class GenerationService(Service):
         cancelled: Cancelled,
     ) -> list[Translation]:
         arguments: dict[str, Any] = {
-            "to": getattr(options, "to", None),
+            "to": options.to,
             "strategy": _strategy(options),
             "constraints": _constraints(options).only_where(first),
             "limits": Limits(options.max_length, workers=1),
@@ -198,7 +211,9 @@ class GenerationService(Service):
             return [
                 None
                 if over()
-                else self.attention.answer(options.target, None, self._tokens(text), target, options.kinds)
+                else self.attention.answer(
+                    options.target, None, self._source_tokens(text, options), target, options.kinds
+                )
                 for text, over in zip(texts, cancelled, strict=True)
             ]
         translations = self._search(options, texts, [True] * len(texts), cancelled)

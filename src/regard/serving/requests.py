@@ -14,6 +14,7 @@ from regard.serving.request_limits import RequestLimits
 
 MAX_BEAM = 32
 MAX_LENGTH = 1024  # tokens of an answer
+TO = "Target language; guessed for a model of several languages if the text is not in English."
 
 
 class Body(BaseModel):
@@ -102,7 +103,7 @@ class Translate(ConstraintFields, SearchFields, Texts):
     diversity: float = Field(0.5, ge=0, le=100, description="Diversity penalty between groups.")
     required: tuple[str, ...] = Field((), max_length=10, description="Phrases that must occur.")
     prefix: str | None = Field(None, description="Every translation begins with this.")
-    to: str | None = Field(None, description="Target language; a model of one language pair refuses others.")
+    to: str | None = Field(None, description=TO)
     stream: bool = Field(
         False,
         description="Send server-sent events: tokens for one text with beam 1, otherwise whole translations.",
@@ -176,6 +177,7 @@ class AttentionRequest(SearchFields, SingleText):
     """A text; returns the attention of a translator for its translation."""
 
     target: str | None = Field(None, description="A given translation instead of the model's.")
+    to: str | None = Field(None, description=TO)
     kinds: tuple[Literal["encoder", "decoder", "cross"], ...] = Field(
         ("encoder", "decoder", "cross"),
         description="Encoder and decoder self-attention, and cross-attention.",

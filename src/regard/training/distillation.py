@@ -43,7 +43,7 @@ from regard.files.cache import CACHE_HINT, cache_folder
 from regard.files.lock import open_locked
 from regard.files.progress import track
 from regard.models import folder as model_folder
-from regard.models.default import language_of
+from regard.models.target_language import language_of
 from regard.pipelines.input import Field, Source
 from regard.pipelines.job import Outputs, fingerprint, open_output, run_job
 from regard.pipelines.long_lines import max_source_length

@@ -107,7 +107,8 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
 
     Args:
         model: a loaded model. On a CPU it gets the C++ engine, on a GPU the CUDA engine.
-        precision: float32, bfloat16 or int8; auto is float32 on a CPU and that of the weights on a GPU.
+        precision: float32, bfloat16 or int8. On a CPU auto is int8 for a model that is stored in int8, if the
+            processor has instructions for it, and float32 otherwise; on a GPU it is that of the weights.
         shortlist: restrict the output to likely tokens; C++ engine only.
     """
     arguments.one_of("precision", precision, PRECISIONS)
@@ -122,7 +123,7 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         from regard.decoding.engine.cuda import on_cuda
 
         return on_cuda(model, precision)
-    wanted = "float32" if precision == "auto" else precision
+    wanted = _automatic(model) if precision == "auto" else precision
     reason = why_not(model, wanted)
     if reason is None:
         return Engine(model, wanted, shortlist)
@@ -141,6 +142,12 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
             f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr
         )
     return model
+
+
+def _automatic(model: Any) -> str:
+    """The precision of the stored weights, where an engine can compute with them."""
+    stored = getattr(model, "stored_precision", "float32")
+    return stored if stored == "float32" or why_not(model, stored) is None else "float32"
 
 
 class Memory:

@@ -133,6 +133,29 @@ struct Matrix {  // y = x Wᵀ + b
 
 template <class T> T* room(size_t n) { return static_cast<T*>(allocated(int64_t(n * sizeof(T)))); }
 
+// Column n of an int8 matrix: the largest weight becomes ±127. Weights that models/int8.py has restored get exactly the stored
+// integers and scale.
+void pack_int8(Matrix& m, int n, const float* row) {
+  __m512 most = _mm512_setzero_ps();
+  for (int k = 0; k < m.K; k += 16) {
+    const __mmask16 live = m.K - k >= 16 ? 0xffff : (1u << (m.K - k)) - 1;
+    most = _mm512_max_ps(most, abs512(_mm512_maskz_loadu_ps(live, row + k)));
+  }
+  const float top = _mm512_reduce_max_ps(most), s = top > 0 ? 127.f / top : 1.f;
+  __m512i sum = _mm512_setzero_si512();
+  auto* cells = reinterpret_cast<int32_t*>(m.data) + size_t(n / W) * m.depth * W + n % W;
+  for (int k = 0; k < m.K; k += 16) {
+    const __mmask16 live = m.K - k >= 16 ? 0xffff : (1u << (m.K - k)) - 1;
+    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(live, row + k), _mm512_set1_ps(s)));
+    sum = _mm512_add_epi32(sum, q);
+    alignas(16) int32_t fours[4];
+    _mm_store_si128(reinterpret_cast<__m128i*>(fours), _mm512_cvtepi32_epi8(q));
+    for (int j = 0; j < 4 && k / 4 + j < m.depth; ++j) cells[size_t(k / 4 + j) * W] = fours[j];
+  }
+  m.scale[n] = top > 0 ? top / 127.f : 1.f;
+  m.shift[n] = 128 * _mm512_reduce_add_epi32(sum);
+}
+
 Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   auto m = std::make_unique<Matrix>();
   const int group = kind == F32 ? 1 : kind == INT8 ? 4 : 2;
@@ -149,23 +172,12 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   }
   for (int n = 0; n < N; ++n) {
     const float* row = w + size_t(n) * K;
-    float most = 0;
-    for (int k = 0; k < K; ++k) most = std::fmax(most, std::fabs(row[k]));
-    const float s = most > 0 ? 127.f / most : 1.f;
-    int32_t sum = 0;
+    if (kind == INT8) { pack_int8(*m, n, row); continue; }
     for (int k = 0; k < K; ++k) {
       const size_t cell = (size_t(n / W) * m->depth + k / group) * W + n % W;
-      if (kind == F32) {
-        reinterpret_cast<float*>(m->data)[cell] = row[k];
-      } else if (kind == INT8) {
-        const int q = int(std::lrintf(row[k] * s));
-        reinterpret_cast<int8_t*>(m->data)[cell * 4 + k % 4] = int8_t(q);
-        sum += q;
-      } else {
-        reinterpret_cast<uint16_t*>(m->data)[cell * 2 + k % 2] = rounded(row[k]);
-      }
+      if (kind == F32) reinterpret_cast<float*>(m->data)[cell] = row[k];
+      else reinterpret_cast<uint16_t*>(m->data)[cell * 2 + k % 2] = rounded(row[k]);
     }
-    if (kind == INT8) { m->scale[n] = 1.f / s; m->shift[n] = 128 * sum; }
   }
   return m.release();
 }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from regard.data.tokenizer import EOS, UNK
 from regard.errors import FolderError, OptionError, for_shell
 from regard.files.atomic import atomic_path
+from regard.models.folder import model_in
 
 FILE_NAME = "shortlist.safetensors"
 FORMAT = "1"
@@ -126,5 +127,4 @@ def load(folder: str | Path) -> Shortlist:
 
 def shortlist_path(folder: str | Path) -> Path:
     """Return the path of the shortlist in the folder of a model or run."""
-    folder = Path(folder)
-    return (folder / "model" if (folder / "model" / "config.json").is_file() else folder) / FILE_NAME
+    return model_in(Path(folder)) / FILE_NAME

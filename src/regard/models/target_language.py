@@ -1,0 +1,117 @@
+"""The target language of a translation.
+
+A model of one direction has the language of its recipe. A multilingual model has a token for each target
+language at the start of the source (Johnson et al. 2017); `add_target` puts it there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from regard.arguments import quoted
+from regard.data.language_guess import guess_language, guess_language_of
+from regard.data.tokenizer import split_language
+from regard.errors import OptionError
+
+PIVOT = "en"  # the default target of a text in another language
+_CODE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
+_warned: set[str] = set()  # target languages of which a warning was printed
+
+
+def target_languages(model: Any) -> tuple[str, ...]:
+    """The codes of the target languages of a multilingual translator; none for other models."""
+    if not hasattr(model, "encode"):  # only translators have a source
+        return ()
+    return tuple(getattr(getattr(model, "source_tokenizer", None), "languages", ()))
+
+
+def target_language(model: Any) -> str | None:
+    """The target language of a model of one direction, as in its recipe; None if unknown."""
+    return language_of(getattr(model, "card", None) or {}, "target")
+
+
+def language_of(card: dict[str, Any], side: str) -> str | None:
+    """The language of the source or target side, as in the recipe of a model's card; None if unknown."""
+    recipe = card.get("recipe") or {}
+    named = (recipe.get("data") or {}).get(side)
+    return named if isinstance(named, str) and _CODE.fullmatch(named) else None
+
+
+def check_target(model: Any, to: str) -> None:
+    """Raise an OptionError unless the model translates into `to`."""
+    if not isinstance(to, str) or not to:
+        raise OptionError(f"to is the name of a language, such as 'de', got {quoted(to)}")
+    codes = target_languages(model)
+    if codes:
+        if to not in codes:
+            raise OptionError(
+                f"this model translates into {', '.join(codes)}, got to={to!r}; give one of these"
+            )
+        return
+    language = target_language(model)
+    if language is None:
+        raise OptionError(
+            f"this model does not say which language it translates into, so to={to!r} cannot be checked; "
+            "leave it out"
+        )
+    if language.lower() != to.lower():
+        raise OptionError(
+            f"this model translates into {language!r} only, got to={to!r}; "
+            "leave it out, or name another model"
+        )
+
+
+def add_target(texts: Sequence[str], model: Any, to: str | None = None) -> list[str]:
+    """Return the texts as the model reads them: for a multilingual model with `>>to<<` in front.
+
+    A text that begins with such a code keeps it. Without `to`, a text in another language than English is
+    translated into English, and English into the only other language if there is one; else an OptionError
+    lists the languages.
+    """
+    codes = target_languages(model)
+    if not codes:
+        return list(texts)
+    return [_tagged(text, codes, to) for text in texts]
+
+
+def _tagged(text: str, codes: tuple[str, ...], to: str | None) -> str:
+    code, _ = split_language(text, codes)
+    if code is not None and to not in (None, code):
+        raise OptionError(f"a text begins with >>{code}<<, and to is {to!r}; leave out one of them")
+    if code is not None or not text:
+        return text
+    return f">>{to or _default_target(text, codes)}<< {text}"
+
+
+def _default_target(text: str, codes: tuple[str, ...]) -> str:
+    language = guess_language(text)
+    if language not in (None, PIVOT) and PIVOT in codes:
+        return PIVOT
+    others = [code for code in codes if code != language]
+    if len(others) == 1:
+        return others[0]
+    raise OptionError(
+        f"this model translates into {', '.join(codes)}, and {quoted(text)} does not say into which; "
+        "name the language: --to (in Python and JSON `to`)"
+    )
+
+
+def target_of(references: Sequence[str], model: Any, named: str | None = None) -> str | None:
+    """The target language of given translations: `named` if the model knows it, else guessed; None for a
+    model of one direction.
+    """
+    codes = target_languages(model)
+    if not codes or named in codes:
+        return named if codes else None
+    language = guess_language_of(references)
+    return language if language in codes else None
+
+
+def warn_if_translated(texts: Sequence[str], to: str | None) -> None:
+    """Print a line to standard error, once per language, if the texts are in the target language already."""
+    if to is not None and to not in _warned and guess_language_of(texts) == to:
+        _warned.add(to)
+        print(f"regard: the text seems to be in {to!r} already, the target language", file=sys.stderr)

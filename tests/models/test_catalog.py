@@ -1,0 +1,106 @@
+"""Models known by name."""
+
+import shutil
+
+import pytest
+
+import regard
+from regard.errors import FolderError, OptionError
+from regard.models import catalog
+from regard.models.catalog import BUNDLED, find_model
+from regard.models.default import default_model
+from regard.models.folder import load
+from tests.decoding import model_folders
+from tests.models.multilingual import CARD, catalogued
+
+MAX_BYTES = 34 * 2**20  # of all bundled models
+SECTIONS = ("Data", "Scores", "Reproduce", "Limits")
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """A folder in REGARD_MODELS with one translator; nothing is bundled."""
+    folder = tmp_path / "models"
+    catalogued(folder)
+    monkeypatch.setenv("REGARD_MODELS", str(folder))
+    monkeypatch.delenv("REGARD_MODEL", raising=False)
+    monkeypatch.setattr(catalog, "BUNDLED", tmp_path / "nothing")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_the_bundled_models_are_small_and_have_complete_cards(monkeypatch):
+    monkeypatch.delenv("REGARD_MODELS", raising=False)
+    entries = catalog.catalog()
+    assert sum(entry.size for entry in entries.values()) <= MAX_BYTES
+    assert {entry.folder.parent for entry in entries.values()} <= {BUNDLED}
+    for name, entry in entries.items():
+        assert load(name).command.split()[-1] == entry.task
+        assert all(f"\n## {section}\n" in entry.card for section in SECTIONS), name
+        assert entry.scores and entry.license, name
+
+
+def test_a_name_can_be_given_for_a_folder(models):
+    entry = catalog.catalog()["tiny"]
+    assert entry.folder == models / "tiny" and entry.into == ("de", "en", "fr") and entry.default
+    assert entry.card == "# Tiny\nNothing to see.\n"
+    assert regard.translate("Tom", "tiny", to="de") == regard.translate("Tom", models / "tiny", to="de")
+    assert load("tiny").card == load(models / "tiny").card
+
+
+def test_a_local_folder_of_that_name_wins(models, tmp_path):
+    assert find_model("tiny") == models / "tiny"
+    shutil.copytree(models / "tiny", tmp_path / "tiny")
+    assert str(find_model("tiny")) == "tiny" and str(find_model("./models/other")) == "models/other"
+    assert str(find_model("other")) == "other"
+    with pytest.raises(FolderError, match="no folder other; .* or a name that `regard models` lists"):
+        load("other")
+
+
+def test_it_is_the_default_of_its_task(models):
+    assert (
+        default_model("translate")
+        == default_model("align", "fr")
+        == default_model("serve")
+        == models / "tiny"
+    )
+    assert regard.translate("Wo ist er?") == regard.translate("Wo ist er?", "tiny", to="en")
+    with pytest.raises(OptionError, match="no bundled model translates into 'es', only into de, en, fr"):
+        regard.translate("Tom", to="es")
+    with pytest.raises(OptionError, match="none is bundled yet to classify"):
+        regard.classify("good")
+
+
+def test_the_default_wins_over_others_and_a_fitting_one_over_the_default(models):
+    card = CARD.replace("default: true\n", "").replace("into: [de, en, fr]", "into: [es]")
+    catalogued(models, "a", card)
+    assert default_model("translate") == models / "tiny" and default_model("translate", "es") == models / "a"
+
+
+def test_models_of_other_tasks(models, monkeypatch):
+    model_folders.classifier(models / "polarity")
+    header = "about: x\ntask: classify\nlanguages: [en]\nlicense: CC0\n"
+    (models / "polarity" / "card.md").write_text(f"---\n{header}---\n")
+    assert regard.classify("good") == regard.classify("good", "polarity")
+
+
+@pytest.mark.parametrize(
+    ("card", "says"),
+    [
+        ("# no header\n", "does not begin with a header between two lines of ---"),
+        (CARD.replace("task: translate\n", ""), "the header of .*card.md: task: Field required"),
+        (CARD.replace("default: true", "best: true"), "best: Extra inputs are not permitted"),
+        (CARD.replace("license: CC0", "license: [:"), "is no YAML"),
+        ("---\n---\n---\n", "does not begin|: it: |header of"),
+    ],
+)
+def test_a_wrong_card_is_one_sentence(models, card, says):
+    (models / "tiny" / "card.md").write_text(card)
+    with pytest.raises(FolderError, match=says):
+        catalog.catalog()
+
+
+def test_a_missing_folder_of_models_is_named(models, monkeypatch):
+    monkeypatch.setenv("REGARD_MODELS", "nowhere")
+    with pytest.raises(FolderError, match="REGARD_MODELS names the folder nowhere, which does not exist"):
+        default_model("translate")

@@ -1,0 +1,165 @@
+"""The target language of multilingual models, in every way to use them."""
+
+import json
+
+import pytest
+import torch
+
+import regard
+from regard.data.tokenizer import BOS
+from regard.decoding.beam import Beam
+from regard.decoding.engine import why_not
+from regard.errors import OptionError
+from regard.models import target_language
+from regard.models.folder import load
+from regard.models.target_language import add_target, check_target, target_languages, target_of
+from regard.pipelines.align_file import Aligner, TextPairs, ViewChoice
+from regard.pipelines.input import Chunk, Row
+from regard.pipelines.translate import stream
+from regard.pipelines.translate_file import TranslateOptions, make_job
+from regard.pipelines.word_links import LinkSelection
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_services import make_service
+from tests.models.multilingual import TRANSFORMER, multilingual
+from tests.serving.server import running
+
+GERMAN, FRENCH, ENGLISH = "Wo ist der Bahnhof?", "Je ne sais pas.", "Where is the station?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return multilingual(tmp_path_factory.mktemp("several") / "model")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load(folder)
+
+
+def test_the_language_is_a_token_in_front_of_the_source(model):
+    assert target_languages(model) == ("de", "en", "fr")
+    found = regard.translate(ENGLISH, model, to="de")
+    assert found == regard.translate(f">>de<< {ENGLISH}", model) != regard.translate(ENGLISH, model, to="fr")
+    assert model.source_tokenizer.tokens(found.source_tokens)[0] == ">>de<<"
+    assert regard.translate(["", ENGLISH], model, to="de") == ["", found]
+    assert "".join(stream(ENGLISH, model, "de")) == found
+
+
+def test_a_text_in_another_language_goes_into_english(model):
+    assert add_target([GERMAN, FRENCH], model) == [f">>en<< {GERMAN}", f">>en<< {FRENCH}"]
+    assert regard.translate(GERMAN, model) == regard.translate(GERMAN, model, to="en")
+
+
+def test_english_without_a_language_is_a_question(model):
+    says = (
+        r"translates into de, en, fr, and 'Where is the station\?' does not say into which; name the language"
+    )
+    with pytest.raises(OptionError, match=says):
+        regard.translate(ENGLISH, model)
+    with pytest.raises(OptionError, match=says):
+        stream(ENGLISH, model)
+    with pytest.raises(OptionError, match="begins with >>de<<, and to is 'fr'"):
+        regard.translate(f">>de<< {ENGLISH}", model, to="fr")
+    with pytest.raises(OptionError, match="translates into de, en, fr, got to='es'; give one of these"):
+        regard.translate(ENGLISH, model, to="es")
+
+
+def test_a_model_of_two_languages_needs_none(tmp_path):
+    model = load(multilingual(tmp_path / "two", languages=("de", "en")))
+    assert add_target([ENGLISH, GERMAN, "2 + 2"[:0]], model) == [f">>de<< {ENGLISH}", f">>en<< {GERMAN}", ""]
+    with pytest.raises(OptionError, match="does not say into which"):
+        add_target(["17"], model)
+
+
+def test_models_of_one_direction_are_unchanged(model):
+    class Plain:
+        encode, source_tokenizer, card = None, None, {"recipe": {"data": {"target": "de"}}}
+
+    assert add_target([ENGLISH], Plain(), None) == [ENGLISH] and target_of([GERMAN], Plain()) is None
+    check_target(Plain(), "de")
+
+
+def test_the_engine_reads_the_same_token(tmp_path):
+    model = load(multilingual(tmp_path / "model", layer=TRANSFORMER))
+    if why_not(model) is not None:
+        pytest.skip("no C++ engine here")
+    engine = regard.fast(model, "float32")
+    for to in ("de", "fr"):
+        assert regard.translate(ENGLISH, engine, to) == regard.translate(ENGLISH, model, to)
+
+
+def chunk(*texts):
+    return Chunk(0, [Row(text, text) for text in texts], "")
+
+
+def test_a_file_job_adds_it_to_every_piece_of_a_line(folder, model):
+    long = "Tom is here. " * 6
+    job = make_job([folder], TranslateOptions(to="fr", output="-"))
+    whole, tagged = (
+        job.translate(chunk(ENGLISH, long)),
+        job.translate(chunk(f">>fr<< {ENGLISH}", f">>fr<< {long}")),
+    )
+    assert [r.text for r in whole] == [r.text for r in tagged]
+    assert len(whole[1].pieces) > 1
+    assert whole[0].text == regard.translate(ENGLISH, model, to="fr")
+    limit = 40  # of the card
+    assert all(len(part.source_tokens) <= limit for part in whole[1].translations)
+
+
+def test_alignments_count_the_words_behind_the_token(folder):
+    job = make_job([folder], TranslateOptions(to="fr", align=True, output="-"))
+    (line,) = job.translate(chunk(ENGLISH))
+    alignment = line.alignments[0]
+    assert alignment.source_words == ENGLISH.split()
+    assert alignment.weights.shape == (len(alignment.target_words), 4)
+
+
+def test_align_guesses_the_language_of_the_translation(model):
+    given = regard.align(ENGLISH, GERMAN, model, to="de")
+    assert regard.align(ENGLISH, GERMAN, model) == given and max(i for i, _ in given) < 4
+    views = [
+        Aligner(model, model, TextPairs([ENGLISH], [GERMAN]), ViewChoice(), LinkSelection(), to)
+        for to in (None, "de")
+    ]
+    first, second = ([pair.links for pair in a([ENGLISH], [GERMAN], lambda n: None)] for a in views)
+    assert first == second
+    with pytest.raises(OptionError, match="got to='es'"):
+        regard.align(ENGLISH, GERMAN, model, to="es")
+
+
+def test_an_evaluation_uses_the_language_of_its_data(model, tmp_path):
+    from regard.evaluation.evaluate import evaluate
+
+    rows = [(ENGLISH, GERMAN), ("We have no time.", "Wir haben keine Zeit.")]
+    (tmp_path / "test.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
+    result = evaluate(model, {"test": [str(tmp_path / "test.tsv")]}, beam=2)
+    assert result.predictions == regard.translate([a for a, _ in rows], model, "de", strategy=Beam(2))
+
+
+def test_the_attention_maps_show_the_token(model):
+    (best,) = regard.translate(ENGLISH, model, to="fr", attention=True).hypotheses
+    cross = best.attention.cross()
+    assert cross.shape[1] == len(model.source_tokenizer.encode(ENGLISH)) + 2  # the language and the end
+    torch.testing.assert_close(cross.sum(1), torch.ones(len(cross), dtype=cross.dtype))
+    assert best.all_tokens[0] != BOS
+
+
+def test_a_text_in_the_target_language_is_mentioned_once(capsys, monkeypatch):
+    monkeypatch.setattr(target_language, "_warned", set())
+    for text, to in ((ENGLISH, "de"), (GERMAN, None), (GERMAN, "de"), (GERMAN, "de")):
+        target_language.warn_if_translated([text], to)
+    assert capsys.readouterr().err == "regard: the text seems to be in 'de' already, the target language\n"
+
+
+def test_the_server_takes_a_language(model):
+    service = make_service(model, "several", RequestLimits(), workers=1)
+    assert json.loads(service.example[1])["to"] == "de"
+    expected, german = regard.translate(ENGLISH, model, "fr"), regard.translate(GERMAN, model, "en")
+    with running(service) as client:
+        for body, text in (({"text": ENGLISH, "to": "fr"}, expected), ({"text": GERMAN}, german)):
+            assert client.post("/translate", body)[1]["translations"][0]["text"] == text
+        status, refused = client.post("/translate", {"text": ENGLISH})
+        assert status == 422 and "translates into de, en, fr" in str(refused)
+        for body, text, code in (({"to": "fr"}, expected, "fr"), ({"target": GERMAN}, GERMAN, "de")):
+            _, attention = client.post("/attention", {"text": ENGLISH, "kinds": ["cross"], **body})
+            assert attention["text"] == text and attention["attention"][0]["columns"][0] == f">>{code}<<"
