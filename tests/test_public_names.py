@@ -32,7 +32,7 @@ SUBPACKAGES = {
     "conformance": "CLASSES Case Outcome Refused case check load",
     "data": """
         BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer Windows add_corpora corpora get
-        load_corpus read_vectors remove_corpora spans
+        guess_language load_corpus read_vectors remove_corpora spans
     """,
     "decoding": "Beam Constraints Ensemble Hypothesis Limits Sample Strategy attention_maps fast why_not",
     "diagrams": "Graph PositionPicture position_similarity",

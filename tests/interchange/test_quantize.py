@@ -1,4 +1,4 @@
-"""`quantize_folder` and `regard quantize`."""
+"""`quantize_folder`, and the command in cli/quantize.py."""
 
 import json
 

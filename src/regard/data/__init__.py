@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from regard.data.corpora import add_corpora, remove_corpora
     from regard.data.datasets import load_corpus
     from regard.data.download import get
+    from regard.data.language_guess import guess_language
     from regard.data.tag_schemes import BIO, IO, IOBES, Span, spans
     from regard.data.tokenizer import Tokenizer
     from regard.data.windows import Windows
@@ -50,6 +51,7 @@ __all__ = [
     "add_corpora",
     "corpora",
     "get",
+    "guess_language",
     "load_corpus",
     "read_vectors",
     "remove_corpora",
@@ -70,6 +72,7 @@ __getattr__ = exported(
         "Windows": "windows",
         "add_corpora": "corpora",
         "get": "download",
+        "guess_language": "language_guess",
         "load_corpus": "datasets",
         "read_vectors": "word_vectors",
         "remove_corpora": "corpora",
