@@ -307,10 +307,11 @@ class Slow(GenerationService):
     """Hold every batch until the test releases it."""
 
     def __init__(self, *args, **kwargs):
-        self.go = threading.Event()
+        self.started, self.go = threading.Event(), threading.Event()
         super().__init__(*args, **kwargs)
 
     def _work(self, *args):
+        self.started.set()
         assert self.go.wait(20)
         return super()._work(*args)
 
@@ -333,7 +334,7 @@ def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
     service = Slow(model, "small", RequestLimits(queue=2, texts=2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
-        until(lambda: service.metrics.in_flight and not service.batcher.waiting)
+        assert service.started.wait(20)  # a worker has taken it from the queue
         second = in_background(lambda: client.post("/translate", {"texts": ["zwei", "drei"]}))
         until(lambda: service.batcher.waiting == 2)
         status, headers, body = client.raw(

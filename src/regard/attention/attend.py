@@ -110,7 +110,7 @@ def attend(
 
 
 def _run_observed(call: Call, prepared: _Prepared, observers: watching.Targets) -> Tensor:
-    """Record the call and run it; the reference runs a call whose weights an intervention has set."""
+    """Record the call and run it; with weights edited by `intervene`, on the reference kernel."""
     call = watching.edited(call, observers)
     kernel, clear = prepared.kernel, prepared.clear
     if call.edited is not None:
@@ -169,7 +169,7 @@ def explain(
 
 
 def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpack[Options]) -> Tensor:
-    """Return the attention matrix, (..., heads, Tq, Tk). The reference kernel computes it: for small inputs.
+    """Return the attention matrix, (..., heads, Tq, Tk), computed by the reference kernel; for small inputs.
 
     >>> x = torch.randn(4, 8)
     >>> regard.weights(x, x, mask=regard.Causal())[0]  # the first query sees only the first key

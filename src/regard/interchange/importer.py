@@ -22,7 +22,7 @@ class VectorComparison:
         return f"vectors of {self.sentences} sample sentences differ by at most {self.max_difference:.1e}"
 
 
-# From a Hugging Face folder to a model (with config and tokenizers set) and the comparison of its outputs;
-# named by the `model_type` of config.json. An importer raises UnequalError if the outputs differ.
+# Takes a Hugging Face folder; returns a model with config and tokenizers set, and the comparison of its
+# outputs. Registered under the `model_type` of config.json. Raises UnequalError if the outputs differ.
 Importer = Callable[[Path], tuple[Any, Comparison | VectorComparison]]
 IMPORTERS: Registry[Importer] = Registry("model type")

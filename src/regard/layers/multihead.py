@@ -135,8 +135,10 @@ class _MultiHeadBase(HasOptions):
 
     def _combined_mask(self, mask: MaskLike | None) -> Mask | None:
         """The layer's mask & the call's mask."""
-        own, other = wrap_mask(self.mask), wrap_mask(mask)
-        return other if own is None else own if other is None else own & other
+        layer_mask, call_mask = wrap_mask(self.mask), wrap_mask(mask)
+        if layer_mask is None or call_mask is None:
+            return call_mask if layer_mask is None else layer_mask
+        return layer_mask & call_mask
 
     def _check(self, name: str, x: Tensor, dim: int) -> None:
         if x.ndim < 2 or x.shape[-1] != dim:
@@ -237,8 +239,8 @@ class MultiHead(_MultiHeadBase):
         for name, is_set in unsupported.items():
             if is_set:
                 raise OptionError(
-                    f"a layer with {name}=True adds a key that belongs to no input, which MultiHead cannot; "
-                    "train one without"
+                    f"a layer with {name}=True adds a key that belongs to no input, which MultiHead does not "
+                    "support; train a layer without it"
                 )
         dim, packed = layer.embed_dim, layer.in_proj_weight
         weights = (
@@ -260,9 +262,9 @@ class MultiHead(_MultiHeadBase):
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """Convert to an `nn.MultiheadAttention`: equal outputs, copied weights.
 
-        Refused is what that class cannot do: grouped key heads, another energy or normaliser, a mask, bias,
-        gate or soft cap of the layer (torch takes `attn_mask` at each call), rotary embeddings, another head
-        width.
+        Raises OptionError for what that class does not support: grouped key heads, another energy or
+        normaliser, a mask, bias, gate or soft cap of the layer (torch takes `attn_mask` at each call), rotary
+        embeddings, another head width.
         """
         for what, fix in self._not_in_torch():
             raise OptionError(f"nn.MultiheadAttention has no {what}; {fix}")
@@ -286,7 +288,7 @@ class MultiHead(_MultiHeadBase):
         return theirs.train(self.training)
 
     def _not_in_torch(self) -> Iterator[tuple[str, str]]:
-        """What this layer has that nn.MultiheadAttention has not, and the fix."""
+        """Yield each feature of this layer that nn.MultiheadAttention lacks, and the fix."""
         if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
             yield (
                 "place for hooks, adapters or parametrisations of its projections",
@@ -336,7 +338,7 @@ def _copy_weights(linears: Sequence[nn.Linear], sources: Sequence[tuple[Tensor, 
 
 @torch.no_grad()
 def _copy_concat(target: Tensor, sources: Sequence[Tensor]) -> None:
-    """Copy the concatenated sources; frozen stays frozen."""
+    """Copy the concatenated sources; the target requires a gradient if any source does."""
     target.copy_(torch.cat([*sources])).requires_grad_(any(x.requires_grad for x in sources))
 
 

@@ -103,7 +103,7 @@ class Classifier(Model):
     """p(label | text) = softmax(head(pooling(encoder(embedding(tokens))))).
 
     In training, tokens are replaced by UNK with probability `word_dropout`: this regularizes and trains the
-    embedding of UNK. `prepend_bos` puts BOS before a text, as BERT's CLS.
+    embedding of UNK. `prepend_bos` puts BOS before a text, like BERT's CLS token.
     """
 
     kind = "classifier"
@@ -144,7 +144,7 @@ class Classifier(Model):
         return self(source)
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
-        """The label is the only token of the target. With `agreement`, two passes under different dropout."""
+        """Cross-entropy of the label, the only target token. With `agreement`, two passes and R-Drop."""
         assert batch.source is not None
         tokens, lengths = batch.source, batch.source_lengths
         if agreement:

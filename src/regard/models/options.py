@@ -32,8 +32,8 @@ class Block(BaseModel):
 class PartOptions(Block):
     """Base class of blocks that are chosen by their `kind`.
 
-    A direct subclass stands for one kind of part and sets `registry`; a field of its type accepts every
-    registered block. `default_kind` is used where a block has no `kind`. With `shorthand`, a
+    A direct subclass stands for one category, such as encoders, and sets `registry`; a field of its type
+    accepts every registered block. `default_kind` is used where a block has no `kind`. With `shorthand`, a
     recipe may write `max` for `{kind: max}`.
     """
 
@@ -188,10 +188,10 @@ def build_encoder(options: EncoderOptions, dim: int, dropout: float) -> Any:
 
 
 def build_decoder(options: DecoderOptions, dim: int, dropout: float, encoder: nn.Module | None) -> Any:
-    """Build a decoder that attends to `encoder`, or without an encoder that of a language model."""
+    """Build a decoder that attends to `encoder`; None builds the decoder of a language model."""
     return options.build_decoder(dim, _rate(options, dropout), encoder)
 
 
 def _rate(options: Any, dropout: float) -> float:
-    own = getattr(options, "dropout", None)
-    return dropout if own is None else own
+    own_rate = getattr(options, "dropout", None)
+    return dropout if own_rate is None else own_rate

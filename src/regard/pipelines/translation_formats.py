@@ -20,7 +20,7 @@ class TranslatedLine:
     """The translation of a line.
 
     Attributes:
-        number: of the line, from 0.
+        number: the line number, from 0.
         row: the line.
         pieces: the pieces that were translated one by one; none for an empty line.
         translations: the translation of each piece.
@@ -88,12 +88,12 @@ class Nbest(WithoutHeader):
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of the input and the translation as one more column; separated by tabs, or .csv."""
+    """The cells of the input, then the translation as the last column; separated by tabs, or CSV."""
 
     split: Callable[[Row], list[str]]
     align: bool = False
     commas: bool = False
-    names: tuple[str, ...] = ()  # of the columns of the input, if it has a header
+    names: tuple[str, ...] = ()  # column names of the input; empty if it has no header
 
     def header(self) -> str:
         names = [*self.names, "translation", *["alignment"] * self.align]
@@ -106,8 +106,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Json(WithoutHeader):
-    """One object per line: that of the input, or the source, with the translation, its score and more on
-    request. `truncated` is there only if the maximum length cut off the translation.
+    """One JSON object per line: the input object, or else the source text, plus translation and score;
+    n-best list and alignment on request. `truncated` is set only if the maximum length cut off the text.
     """
 
     objects: bool = False  # the input lines are JSON objects

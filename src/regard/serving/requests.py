@@ -71,7 +71,7 @@ class SearchFields(Body):
         None,
         ge=1,
         le=MAX_LENGTH,
-        description="Maximum number of tokens; default: by the length of the source.",
+        description="Maximum number of tokens; default: depends on the source length.",
     )
 
 
@@ -141,7 +141,7 @@ class SearchIndex(Texts):
 
     count: int = Field(10, ge=1, le=1000, description="Documents per query.")
     by: Literal["hybrid", "vectors", "bm25"] = Field(
-        "hybrid", description="Vectors and BM25, vectors, or BM25."
+        "hybrid", description="Search by vectors, by BM25, or by both (hybrid)."
     )
     exact: bool = Field(False, description="Exact search instead of HNSW.")
 

@@ -63,7 +63,7 @@ def load_word_vectors(model: Any, path: Path, *, frozen: bool = False) -> int:
     if not len(words):
         raise RecipeError(
             f"{path} has a vector for none of the {len(vocabulary)} words of the vocabulary; "
-            "is it of this language?"
+            "check that the file is for this language"
         )
     with torch.no_grad():
         rows = torch.tensor([vocabulary[word] for word in words])

@@ -17,8 +17,8 @@ from regard.training.training_data import TrainingData
 def raise_non_finite(non_finite: NonFinite, run: RunFolder, data: TrainingData, world: World) -> NoReturn:
     """Save the batches of the step in the run folder and raise an error; the step changed no weights."""
     batches = [_as_json(batch, loss, data) for batch, loss in _suspects(non_finite)]
-    own = json.dumps({"step": non_finite.step, "batches": batches}).encode()
-    reports = [report for report in map(json.loads, world.gather(own)) if report["batches"]]
+    local_report = json.dumps({"step": non_finite.step, "batches": batches}).encode()
+    reports = [report for report in map(json.loads, world.gather(local_report)) if report["batches"]]
     step = min((report["step"] for report in reports), default=non_finite.step)
     batches = [batch for report in reports if report["step"] == step for batch in report["batches"]]
     file = run.folder / f"not-finite-step-{step:08d}.json"
