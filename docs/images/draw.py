@@ -14,6 +14,7 @@ from pathlib import Path
 
 import operator_figures
 import page_figures
+import picture_figures
 import translator_figures
 
 import regard
@@ -24,6 +25,14 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "alignment": (translator_figures.alignment, "bahdanau"),
     "heads": (translator_figures.heads, "small"),
     "beam": (translator_figures.beam, "small"),
+    "picture-heatmap": (picture_figures.heat_map, "small"),
+    "picture-lines": (picture_figures.lines, "small"),
+    "picture-grid": (picture_figures.grid, "small"),
+    "draw-transformer": (picture_figures.transformer, None),
+    "draw-bahdanau": (picture_figures.bahdanau, None),
+    "draw-no-attention": (picture_figures.no_attention, None),
+    "dynamic-weights": (picture_figures.dynamic_weights, None),
+    "position-schemes": (picture_figures.position_schemes, None),
     "masks": (operator_figures.masks, None),
     "normalizers": (operator_figures.normalizers, None),
     "positions": (operator_figures.positions, None),

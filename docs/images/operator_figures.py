@@ -73,19 +73,28 @@ def normalizers() -> Drawing:
 
 
 def positions() -> Drawing:
-    """Similarity of sinusoidal encodings, and ALiBi's bias, by position."""
-    n, cell = 16, 10.0
+    """Similarity of sinusoidal encodings by position and by distance, and ALiBi's bias."""
+    n, cell, left, top, height = 16, 10.5, 236.0, 28.0, 168.0
     table = regard.Sinusoidal(64).table(n, dtype=torch.float64)
     similarity = (table @ table.T / 32).clamp(min=0)
+    drawing = Drawing("Position encodings: similarity of sinusoids by position and by distance; ALiBi's bias")
+    drawing.text(8, 18, "PE(t) · PE(s), Sinusoidal(64)", "small")
+    drawing.matrix(8, top, (similarity**2).tolist(), cell=cell)
+    drawing.text(left, 18, "the same by distance, 0 to 64", "small")
+    for value in (0.0, 0.5, 1.0):
+        y = top + (1 - value) * height
+        drawing.path(f"M{left} {y:g}h260", "axis", 0.6, 0.6)
+        drawing.text(left - 6, y + 4, f"{value:g}", "tiny mute end")
+    for dim, opacity in ((512, 0.45), (64, 1.0)):
+        values = regard.Sinusoidal(dim).similarity(65).tolist()
+        places = [f"{left + d * 4:g} {top + (1 - value) * height:.1f}" for d, value in enumerate(values)]
+        drawing.path("M" + "L".join(places), width=1.8, opacity=opacity)
+    drawing.text(left + 266, top + (1 - 0.47) * height, "width 64: rises and falls", "small")
+    drawing.text(left + 266, top + (1 - 0.47) * height + 16, "width 512 (paler): smoother", "small mute")
     x = torch.zeros(1, 2, n, 4)
     bias = regard.weights(x, x, bias=regard.ALiBi(2), mask=regard.Causal(), stage="masked")[0]
-    drawing = Drawing("Position encodings: similarity of sinusoids; ALiBi's bias")
-    drawing.text(8, 18, "PE(t) · PE(s), Sinusoidal(64)", "small")
-    drawing.matrix(8, 28, (similarity**2).tolist(), cell=cell)
-    for i, head in enumerate(bias):
-        left = 8 + (i + 1) * 210
-        drawing.text(left, 18, f"exp(ALiBi), head {i}, causal", "small")
-        drawing.matrix(left, 28, head.exp().tolist(), cell=cell)
+    drawing.text(left + 456, 18, "exp(ALiBi), head 0, causal", "small")
+    drawing.matrix(left + 456, top, bias[0].exp().tolist(), cell=cell)
     return drawing
 
 

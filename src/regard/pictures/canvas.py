@@ -53,10 +53,9 @@ class Path:
 
 @dataclass(frozen=True)
 class Cells:
-    """Squares of one style, without titles: one path, which keeps large matrices small."""
+    """Rectangles (x, y, width) of one height and style: one path, which keeps large matrices small."""
 
-    corners: tuple[tuple[float, float], ...]
-    width: float
+    runs: tuple[tuple[float, float, float], ...]
     height: float
     style: str
 
@@ -158,8 +157,8 @@ def _svg(shape: Shape) -> str:
         place = f'cx="{n(shape.x)}" cy="{n(shape.y)}" r="{n(shape.radius)}"'
         return _tag("circle", f'class="{shape.style}" {place}', "", shape.title)
     if isinstance(shape, Cells):
-        square = f"h{n(shape.width)}v{n(shape.height)}h-{n(shape.width)}z"
-        data = "".join(f"M{n(x)} {n(y)}{square}" for x, y in shape.corners)
+        height = n(shape.height)
+        data = "".join(f"M{n(x)} {n(y)}h{n(width)}v{height}h-{n(width)}z" for x, y, width in shape.runs)
         return f'<path class="{shape.style}" shape-rendering="crispEdges" d="{data}"/>'
     if isinstance(shape, Path):
         data = "".join(segment[0] + " ".join(map(n, segment[1:])) for segment in shape.segments)

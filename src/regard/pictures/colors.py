@@ -67,7 +67,7 @@ def is_high(step: int) -> bool:
 
 def stylesheet() -> str:
     """CSS for all pictures. It is the same in each, so that several fit into one notebook or page."""
-    return f"{_rules(0)}@media(prefers-color-scheme:dark){{{_rules(1)}}}"
+    return f"{_rules(0)}@media (prefers-color-scheme: dark){{{_rules(1)}}}"
 
 
 def _rules(theme: int) -> str:

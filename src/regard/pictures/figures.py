@@ -150,7 +150,7 @@ def grid(picture: HeadGrid) -> Figure:
     """Draw every head of every layer as a small matrix."""
     panels = picture.panels()
     low, high = picture.range
-    heads = max(len(weights) for weights in panels.values())
+    heads = picture.heads
     side = min(1.7, max(0.6, 11 / heads))
     figure = _figure(1.6 + heads * side, 0.9 + len(panels) * side)
     axes = figure.subplots(len(panels), heads, squeeze=False)
@@ -165,7 +165,7 @@ def grid(picture: HeadGrid) -> Figure:
             place.set(xticks=[], yticks=[])
             place.spines[:].set_color(STYLES["frame"].stroke[0])  # type: ignore[index]
             if layer == 0:
-                place.set_title(f"head {head}", fontsize=8)
+                _style_labels([place.set_title(picture.column(head))], 8)
         label = row[0].set_ylabel(
             shorten(printable(name), 14), fontsize=8, rotation=0, ha="right", va="center"
         )
@@ -212,9 +212,9 @@ def _draw(axes: Any, shape: Shape) -> None:
     elif isinstance(shape, Circle):
         axes.add_patch(CirclePatch((shape.x, shape.y), shape.radius, lw=PIXEL, **_colors(shape.style)))
     elif isinstance(shape, Cells):
-        w, h = shape.width, shape.height
-        squares = [((x, y), (x + w, y), (x + w, y + h), (x, y + h)) for x, y in shape.corners]
-        axes.add_collection(PolyCollection(squares, lw=0, **_colors(shape.style)))
+        h = shape.height
+        boxes = [((x, y), (x + w, y), (x + w, y + h), (x, y + h)) for x, y, w in shape.runs]
+        axes.add_collection(PolyCollection(boxes, lw=0, **_colors(shape.style)))
     else:
         axes.add_patch(_patch(shape))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +35,36 @@ class HeadGrid(Picture):
         layers: name of a layer → weights (heads, rows, columns).
         title: the headline.
         note: a line below it.
+        columns: what stands above the columns; by default head 0, head 1, …
     """
 
     layers: Mapping[str, Tensor]
     title: str = ""
     note: str = ""
+    columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise OptionError("there is nothing to draw: no layer was given")
+        if self.columns and len(self.columns) != self.heads:
+            raise OptionError(f"columns must have {self.heads} names, one per head, got {len(self.columns)}")
         for name, weights in self.layers.items():
             if weights.ndim != 3:
                 shape = tuple(weights.shape)
                 raise ShapeError(f"the weights of {name} must be (heads, rows, columns), got {shape}")
             if not weights.numel():
                 raise OptionError(f"there is nothing to draw: the weights of {name} are empty")
+
+    @property
+    def heads(self) -> int:
+        """The largest number of heads of a layer."""
+        return max((len(weights) for weights in self.layers.values()), default=0)
+
+    def column(self, head: int, short: bool = False) -> str:
+        """What stands above a column."""
+        if self.columns:
+            return shorten(clean(self.columns[head]), 10)
+        return f"{head}" if short else f"head {head}"
 
     def panels(self) -> dict[str, Tensor]:
         """The weights as they are drawn: merged so that all panels have at most CELLS cells."""
@@ -71,14 +86,15 @@ class HeadGrid(Picture):
     def canvas(self) -> Canvas:
         canvas, panels = Canvas(self.title or "attention by layer and head"), self.panels()
         low, high = self.range
-        heads = max(len(weights) for weights in panels.values())
+        heads = self.heads
         side = min(150.0, max(46.0, 860 / heads - GAP))
         names = [shorten(clean(name), 16) for name in panels]
         left = MARGIN + max(ems(name) for name in names) * 11.5 + 10
         y = _headline(canvas, self.title, self.note) + 16
         for head in range(heads):
             x = left + head * (side + GAP) + side / 2
-            canvas.text(x, y, f"head {head}" if side > 60 else f"{head}", "mute", size=10.5, anchor="middle")
+            name = self.column(head, short=side < 60)
+            canvas.text(x, y, name, "mute", size=10.5, anchor="middle")
         y += 8
         for name, weights in zip(names, panels.values(), strict=True):
             rows, columns = weights.shape[1:]

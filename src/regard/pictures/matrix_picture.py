@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -149,18 +150,20 @@ def scale_bar(canvas: Canvas, x: float, y: float, low: float, high: float, what:
 def draw_cells(
     canvas: Canvas, x: float, y: float, cell: tuple[float, float], weights: Tensor, low: float, high: float
 ) -> None:
-    """Draw a matrix without labels as one path per step of the ramp."""
+    """Draw a matrix without labels as one path per step of the ramp; equal neighbours are one rectangle."""
     width, height = cell
-    corners: dict[int, list[tuple[float, float]]] = {}
+    runs: dict[int, list[tuple[float, float, float]]] = {}
     for i, row in enumerate(weights.tolist()):
-        for j, value in enumerate(row):
-            corners.setdefault(level(value, low, high), []).append((x + j * width, y + i * height))
+        start = 0
+        for step, equal in groupby(level(value, low, high) for value in row):
+            count = len(list(equal))
+            runs.setdefault(step, []).append((x + start * width, y + i * height, count * width))
+            start += count
     rows, columns = weights.shape
     canvas.rectangle(x, y, columns * width, rows * height, "w0")
-    overlap = 0.3  # hides hairlines between cells
-    for step in sorted(corners):
+    for step in sorted(runs):
         if step:
-            canvas.add(Cells(tuple(corners[step]), width + overlap, height + overlap, f"w{step}"))
+            canvas.add(Cells(tuple(runs[step]), height, f"w{step}"))
     canvas.rectangle(x, y, columns * width, rows * height, "frame")
 
 

@@ -1,0 +1,63 @@
+"""Figures of docs/pictures.md: regard's own pictures of attention, drawings of models, position schemes."""
+
+from __future__ import annotations
+
+import torch
+from translator_figures import SENTENCE
+
+import regard
+from regard.diagrams import position_similarity
+from regard.pictures import HeadGrid, Picture
+
+RECURRENT = {"kind": "recurrent", "width": 512}
+
+
+def heat_map(small: regard.Translator) -> Picture:
+    """The cross-attention of a translation as a heat map, the mean of the last layer's heads."""
+    return regard.translate(SENTENCE, small, beam=4, attention=True).attention.picture(layer=1)
+
+
+def lines(small: regard.Translator) -> Picture:
+    """One head of it as lines."""
+    attention = regard.translate(SENTENCE, small, beam=4, attention=True).attention
+    layer, head = attention.best_head()
+    return attention.picture("lines", layer=layer, head=head)
+
+
+def grid(small: regard.Translator) -> Picture:
+    """The cross-attention of every layer and head of a Transformer."""
+    return regard.translate(SENTENCE, small, beam=4, attention=True).attention.picture("grid")
+
+
+def transformer() -> Picture:
+    return regard.draw("transformer-base")
+
+
+def bahdanau() -> Picture:
+    return regard.draw(_translator({"kind": "bahdanau"}))
+
+
+def no_attention() -> Picture:
+    return regard.draw(_translator({"kind": "recurrent", "attention": "none"}))
+
+
+def _translator(decoder: dict[str, str]) -> regard.Translator:
+    return regard.build({"dim": 512, "encoder": RECURRENT, "decoder": decoder}, 10, 10)
+
+
+def dynamic_weights() -> Picture:
+    """A fixed matrix that mixes eight positions beside attention, for two inputs."""
+    torch.manual_seed(0)
+    mixing, attention = torch.nn.Linear(8, 8), regard.MultiHead(16, heads=1).eval()
+    rows = {}
+    for i in (1, 2):
+        with torch.no_grad(), regard.watch(attention) as seen:
+            attention(2 * torch.randn(1, 8, 16))
+        fixed = mixing.weight.detach().abs()
+        rows[f"input {i}"] = torch.stack([fixed / fixed.max(), seen["self"].weights(batch=0, head=0)])
+    columns = ["|W| of a layer", "attention"]
+    return HeadGrid(rows, title="Fixed and dynamic weights", columns=columns)
+
+
+def position_schemes() -> Picture:
+    return position_similarity(length=18)
