@@ -1,5 +1,6 @@
 """`regard distill`: the options, the file of translations, a teacher that is killed."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from regard.recipe.loading import dump_yaml
 from regard.training.trainer import train
 from tests.training.tiny import recipe as tiny_recipe
 
+TEACHER = ["training.steps=30", "training.validate_every=30", "training.save_every=30"]
 SHORT = ["training.steps=4", "training.validate_every=4", "training.save_every=4", "schedule.warmup=2"]
 
 
@@ -20,7 +22,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distill")
     made = tiny_recipe(folder, name="student")
     (folder / "student.yaml").write_text(dump_yaml(made))
-    train(made, folder=folder / "teacher", overrides=["training.steps=30"], quiet=True)
+    train(made, folder=folder / "teacher", overrides=TEACHER, quiet=True)
     return folder
 
 
@@ -92,6 +94,19 @@ TranslateJob.translate = killed
 sys.argv = ["regard", *sys.argv[1:]]
 main.run()
 """
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_translations(regard, place, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    command = ["distill", place / "teacher", place / "student.yaml", *SHORT, "--only-translate"]
+    assert regard(*command, "-o", "here.tsv")[0] == 0
+    for folder in (tmp_path / "cache/distilled").iterdir():
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    ray = ["distillation.ray=true", "-o", "ray.tsv"]
+    subprocess.run([sys.executable, "-m", "regard", *map(str, command), *ray], cwd=tmp_path, check=True)
+    assert (tmp_path / "ray.tsv").read_bytes() == (tmp_path / "here.tsv").read_bytes()
 
 
 @pytest.mark.slow

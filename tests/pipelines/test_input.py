@@ -86,6 +86,8 @@ def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
         (3, ["d", "0123456789ABC"]),
         (5, ["e", "f"]),
     ]
+    large = Reader(Source((one, two), chunk_lines=6)).chunks()
+    assert [len(chunk.rows) for chunk in large] == [6, 1]
 
 
 def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):

@@ -17,9 +17,11 @@ from regard.training.distillation import DistillationStopped, distilled_rows, wr
 from regard.training.distributed import pick_device
 from regard.training.estimate import estimate
 from regard.training.trainer import resume, train
+from tests.decoding.model_folders import language_model
 from tests.training.tiny import recipe as tiny_recipe
 
 CPU = pick_device("cpu")
+TEACHER = ["training.steps=30", "training.validate_every=30", "training.save_every=30"]
 SHORT = ["training.steps=4", "training.validate_every=2", "training.save_every=2", "schedule.warmup=2"]
 
 
@@ -33,7 +35,7 @@ def teacher(place):
     """A translator that reverses short words, badly: it is trained for a few steps."""
     made = tiny_recipe(place, schedule__kind="inverse-sqrt", schedule__patience=None)
     del made["schedule"]["patience"]
-    return train(made, folder=place / "teacher", overrides=["training.steps=30"], quiet=True).folder
+    return train(made, folder=place / "teacher", overrides=TEACHER, quiet=True).folder
 
 
 @pytest.fixture
@@ -159,11 +161,12 @@ def test_a_resumed_student_has_the_same_weights(student, tmp_path):
     assert one == other
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_other_translations(student, teacher, tmp_path, monkeypatch):
     train(student, folder=tmp_path / "run", overrides=[*SHORT, "training.steps=2"], quiet=True)
     shutil.rmtree(cache_folder())
     monkeypatch.setattr(
-        distillation, "_why_dropped", lambda record: "empty" if "a" in record["source"] else None
+        distillation, "_why_dropped", lambda record: "empty" if "a" in record["input"] else None
     )
     with pytest.raises(DataError, match=f"training set of .* is not the one of its checkpoint.*{teacher}"):
         resume(tmp_path / "run", overrides=["training.steps=4"], quiet=True)
@@ -192,6 +195,12 @@ def test_wrong_teachers_are_refused_before_the_work(student, tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
     with pytest.raises(error, match=message):
         estimate(student, changes)
+
+
+def test_a_model_of_another_kind_is_refused(student, tmp_path):
+    own = language_model(tmp_path / "own")
+    with pytest.raises(FolderError, match="own is a language model, and a teacher is a translator"):
+        distil(student, f"distillation.teacher={own}")
 
 
 def test_a_teacher_of_other_languages_is_refused(student, teacher, tmp_path):

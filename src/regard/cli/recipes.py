@@ -57,6 +57,7 @@ def _list() -> None:
         "\n`regard recipes NAME` prints one, `regard train NAME` trains it, `regard recipes --keys` "
         "explains every key"
     )
+    console.print("`regard distill TEACHER NAME` trains a translator on the translations of a larger one")
     console.print(
         "files of your own: `regard train classifier my.csv`, tagger my.conll, translator my.tsv, "
         "language-model my.txt"

@@ -95,7 +95,7 @@ def load_corpus(
     task: str | RowFormat = "translate",
     seed: int = 1,
     given: Given | None = None,
-    train: Rows | None = None,
+    training_rows: Rows | None = None,
 ) -> Corpus:
     """Read the files, train the tokenizers and encode, or take it from the cache. All files are checked
     first.
@@ -103,7 +103,7 @@ def load_corpus(
     `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name
     them and the values of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and
     target tokenizers of a pretrained model, which are used instead; labels and tags come from the data, in
-    the order of the target tokenizer if that has the same ones. `train` are training rows that are used
+    the order of the target tokenizer if that has the same ones. `training_rows` are used
     instead of those of `data`, all of them.
     """
     data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
@@ -113,8 +113,8 @@ def load_corpus(
         for split in ("train", "validation")
         if split == "train" or _has(data, split)
     }
-    if train is not None:
-        rows["train"], data.limit = train, None
+    if training_rows is not None:
+        rows["train"], data.limit = training_rows, None
     if data.test:
         rows["test"] = split_rows(data, "test", task)
     for each in rows.values():

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.data.distilled_rows import TeacherTranslations
 from regard.data.prepare import Prepared
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, RegardError
@@ -55,7 +56,7 @@ class Entry:
         return {**vars(self), "path": str(self.path)}
 
 
-def hold(prepared: Prepared, made_by: str) -> bool:
+def hold(prepared: Prepared | TeacherTranslations, made_by: str) -> bool:
     """Protect a dataset from pruning as long as the object lives. Return False if it was just pruned."""
     with contextlib.suppress(OSError):  # a read-only cache cannot be pruned either
         file = open_locked(_note(prepared.folder), shared=True)

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -173,6 +174,7 @@ class Source:
     layout: Layout = field(default_factory=WholeLine)
     strict: bool = False
     header: bool = False  # the first line of every file names its columns
+    chunk_lines: int | None = None  # None: CHUNK_LINES and CHUNK_BYTES bound a chunk
 
     @property
     def rereadable(self) -> bool:
@@ -201,6 +203,8 @@ class Reader:
     def __init__(self, source: Source, advance: Callable[[int], None] = lambda n: None) -> None:
         self.invalid, self.done = InvalidLines(), 0  # done: lines read
         self._layout, self._strict, self._several_files = source.layout, source.strict, len(source.files) > 1
+        own = source.chunk_lines
+        self._max_lines, self._max_bytes = (CHUNK_LINES, CHUNK_BYTES) if own is None else (own, sys.maxsize)
         self._hash = hashlib.sha256()
         self._blocks = _blocks(source, advance)
         self._remaining: list[_Block] = []
@@ -223,7 +227,7 @@ class Reader:
                 rows.append(self._row(raw, block.name, block.number + i))
                 self._count([raw])
                 size += len(raw)
-                if len(rows) >= CHUNK_LINES or size >= CHUNK_BYTES:
+                if len(rows) >= self._max_lines or size >= self._max_bytes:
                     yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
                     rows, size = [], 0
             if rows and block.live:

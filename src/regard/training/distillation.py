@@ -56,6 +56,7 @@ from regard.training.display import Display
 VERSION = 1  # of the folder in the cache and of everything here that determines the translations
 SOURCES, TRANSLATIONS = "sources.jsonl", "translations.jsonl"  # removed when the folder is complete
 ROOM = 5  # bytes of disk space that a byte of the sources needs at most
+GPU_LINES = 1 << 15  # sources per chunk on a GPU, which needs thousands of sentences at once
 LANGUAGE_TOKEN = re.compile(r">>\S+<< ")
 
 
@@ -219,7 +220,8 @@ class _Translating:
         if not self._is_complete():
             with disk_errors(self.folder.parent, CACHE_HINT):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with contextlib.closing(open_locked(self.folder.with_name(f"{self.folder.name}.lock"))):
+                lock = open_locked(self.folder.with_name(f"{self.folder.name}.lock"))
+                with lock or contextlib.nullcontext():
                     if not self._is_complete():
                         self._make()
         return TeacherTranslations(self.folder)
@@ -267,7 +269,10 @@ class _Translating:
             )
 
     def _sources(self, job: TranslateJob) -> Iterator[dict[str, str]]:
-        """Yield every distinct source with the teacher's input, which is empty if it is too long."""
+        """Yield the teacher's input for every distinct source, empty if it is too long.
+
+        The source is there as well if it differs from the input.
+        """
         limit = self.recipe.data.limit
         is_first = iter(_first_occurrences(self.rows, limit))
         longest, tokenizer = max_source_length(job.model), job.model.source_tokenizer
@@ -282,11 +287,13 @@ class _Translating:
                     raise DataError(f"{self.rows.place(int(number), 0)}: {error}") from None
                 # A token has at least one byte, so most texts need not be counted.
                 too_long = longest is not None and len(text.encode()) > longest < len(tokenizer.encode(text))
-                yield {"source": source, "input": "" if too_long else text}
+                teacher_input = "" if too_long else text
+                yield {"input": teacher_input} | ({"source": source} if source != teacher_input else {})
 
     def _translate(self, job: TranslateJob, options: TranslateOptions) -> None:
         """Run what remains of the translation job."""
-        source = Source((self.folder / SOURCES,), layout=Field("input"))
+        chunk_lines = GPU_LINES if self.device.type == "cuda" else None
+        source = Source((self.folder / SOURCES,), layout=Field("input"), chunk_lines=chunk_lines)
         outputs = Outputs([open_output(self.folder / TRANSLATIONS)], {"key": self.key})
         total, _ = source.count_lines()
         if outputs.lines:
@@ -310,7 +317,7 @@ class _Translating:
                 reason = _why_dropped(record)
                 counts[reason or "kept"] += 1
                 if reason is None:
-                    yield record["source"], record["translation"]
+                    yield record.get("source", record["input"]), record["translation"]
         if not counts["kept"]:
             raise DataError(
                 f"the teacher {self.teacher.folder} gave no usable translation of {counts['sources']:,} "

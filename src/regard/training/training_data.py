@@ -62,7 +62,7 @@ class TrainingData:
                 task=task.row_format,
                 seed=recipe.seed,
                 given=given,
-                train=distilled,
+                training_rows=distilled,
             )
             sets = {"training": corpus.train}
             if corpus.validation is not None:
