@@ -31,7 +31,7 @@ def sentencepiece_model(side, **options):
         return Path(folder, "trained.model").read_bytes()
 
 
-def save_marian(folder, *, spm=None, separate=False, languages=(), **changes):
+def save_marian(folder, *, spm=None, separate=False, languages=(), missing=40, **changes):
     """Save a MarianMT with these options of SentencePiece and of MarianConfig; return the model."""
     import sentencepiece
     import transformers
@@ -43,7 +43,7 @@ def save_marian(folder, *, spm=None, separate=False, languages=(), **changes):
         (folder / f"{side}.spm").write_bytes(sentencepiece_model(side, **spm))
         model = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
         for i in range(3, model.get_piece_size()):
-            if i % 40:  # a few pieces are missing, as in published vocabularies
+            if not missing or i % missing:  # a few pieces are missing, as in some published vocabularies
                 vocabularies[name].setdefault(model.id_to_piece(i), len(vocabularies[name]))
     for code in languages:
         vocabularies["vocab.json"][code] = len(vocabularies["vocab.json"])

@@ -36,7 +36,7 @@ class SentencePieceTokenizer(Tokenizer):
             types = {name: dict(model[name]) for name in ("pieces", "user_defined", "unused")}
             self._segmenter = SEGMENTERS[model["kind"]](*types.values())
             self._normalizer = Normalizer(
-                CharacterMap(_unpacked(model["rules"])), tuple(types["user_defined"]), **model["normalizer"]
+                CharacterMap(unpacked(model["rules"])), tuple(types["user_defined"]), **model["normalizer"]
             )
             self._byte_fallback = bool(model["byte_fallback"])
             self._names: list[str] = [*SPECIALS, *names]
@@ -55,6 +55,11 @@ class SentencePieceTokenizer(Tokenizer):
         """The tokenizer of a SentencePiece model; `names` are the pieces of the ids from 4 on."""
         definition = {"sentencepiece": model, "vocabulary": list(names), "languages": list(languages)}
         return cls(json.dumps(definition, ensure_ascii=False))
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The SentencePiece model as the file has it."""
+        return self._json["sentencepiece"]
 
     def _split_language(self, text: str) -> tuple[list[int], str]:
         end = text.find("<<") + 2
@@ -162,5 +167,6 @@ def packed(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data)).decode()
 
 
-def _unpacked(text: str) -> bytes:
+def unpacked(text: str) -> bytes:
+    """Return the bytes of such a text."""
     return zlib.decompress(base64.b64decode(text, validate=True))

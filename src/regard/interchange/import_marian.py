@@ -58,8 +58,15 @@ def read(folder: Path) -> tuple[Any, dict[str, TokenMapping]]:
         _suppress(model.output.projection.bias, generation, mappings["target"])
     model.config = config
     model.source_tokenizer, model.target_tokenizer = tokenizers["source"], tokenizers["target"]
-    model.card = {"beam": generation.beam}
+    model.card = {"beam": generation.beam, "languages": _languages(folder)}
     return model.eval(), mappings
+
+
+def _languages(folder: Path) -> dict[str, str]:
+    """Return the source and target language in tokenizer_config.json, as far as it has them."""
+    path = folder / "tokenizer_config.json"
+    given = read_json(path) if path.is_file() else {}
+    return {side: given[f"{side}_lang"] for side in ("source", "target") if given.get(f"{side}_lang")}
 
 
 def _check_fixed(path: Path) -> None:

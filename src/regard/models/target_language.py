@@ -34,9 +34,11 @@ def target_language(model: Any) -> str | None:
 
 
 def language_of(card: dict[str, Any], side: str) -> str | None:
-    """The language of the source or target side, as in the recipe of a model's card; None if unknown."""
+    """The language of the source or target side, as in the recipe of a model's card or, for an imported
+    model, under `languages`; None if unknown.
+    """
     recipe = card.get("recipe") or {}
-    named = (recipe.get("data") or {}).get(side)
+    named = (recipe.get("data") or card.get("languages") or {}).get(side)
     return named if isinstance(named, str) and _CODE.fullmatch(named) else None
 
 

@@ -13,7 +13,7 @@ from regard.files.progress import track
 from regard.interchange.export import ctranslate2, huggingface, onnx  # noqa: F401 (they register themselves)
 from regard.interchange.export.compare import Comparison, Model, compare, require_equal
 from regard.interchange.export.format import FORMATS, ExportFormat
-from regard.interchange.export.tokenizer_files import check_tokenizers
+from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from regard.models.autoregressive import require_autoregressive
 
 
@@ -37,9 +37,9 @@ def export(
     chosen = FORMATS[to]() if isinstance(to, str) else to
     require_autoregressive(model, "exports")
     chosen.check_supported(model)
-    check_tokenizers(model)
     check_free(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()
+    convert_sentencepiece(ours)
     comparisons: list[Comparison] = []
 
     def fill(place: Path) -> None:

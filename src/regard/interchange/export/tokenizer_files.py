@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.data.tokenizer import Tokenizer
-from regard.errors import OptionError
 from regard.interchange.export.compare import Model
 from regard.models.translator import Translator
 
@@ -20,15 +19,6 @@ def file_names(model: Model) -> tuple[str, str]:
     """Return the file names of the source and target tokenizer; a shared one has one file."""
     source, target = source_and_target(model)
     return ("tokenizer.json", "tokenizer.json") if source == target else ("source.json", "target.json")
-
-
-def check_tokenizers(model: Model) -> None:
-    """Raise OptionError if files of `tokenizers` cannot express the tokenizers of a model."""
-    if any(tokenizer.kind == "sentencepiece" for tokenizer in source_and_target(model)):
-        raise OptionError(
-            "this model was imported with SentencePiece tokenizers, which files of `tokenizers` cannot "
-            "express exactly; convert the folder that it was imported from"
-        )
 
 
 def save_tokenizers(model: Model, folder: Path) -> None:
