@@ -41,9 +41,10 @@ SUBPACKAGES = {
         ShapeError
     """,
     "evaluation": """
-        Cost LanguageScores PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length
-        classification corpus_bleu cost count_text estimated_flops is_equivariant is_separable ngrams
-        precision sentence_bleu tagging_scores training_cost translation_scores
+        Cost FaithfulnessResult LanguageScores MEASURES MeasureOptions PropertyResult RATES TrainingCost
+        bleu_by_length brevity_penalty by_length classification corpus_bleu cost count_text diagnostic_mlp
+        estimated_flops faithfulness is_equivariant is_separable ngrams precision seed_variance
+        sentence_bleu tagging_scores training_cost translation_scores
     """,
     "huggingface": "register",
     "interactions": """

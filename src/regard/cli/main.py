@@ -23,6 +23,7 @@ from regard.cli import (
     embed,
     evaluate,
     export,
+    faithfulness,
     generate,
     import_,
     index,
@@ -59,7 +60,7 @@ PANELS = {
         "align": align,
         "shortlist": shortlist,
     },
-    "Understand": {"classify": classify, "tag": tag, "embed": embed},
+    "Understand": {"classify": classify, "tag": tag, "embed": embed, "faithfulness": faithfulness},
     "Search and recommend": {
         "index": index,
         "search": search,

@@ -1,4 +1,6 @@
-"""Metrics of models (BLEU, perplexity, F1, retrieval, calibration) and costs and properties of layers."""
+"""Metrics of models (BLEU, perplexity, F1, retrieval, calibration), faithfulness of attention, costs and
+properties of layers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,10 @@ if TYPE_CHECKING:
     from regard.evaluation import by_length, classification, training_cost
     from regard.evaluation.bleu import brevity_penalty, ngrams, precision, sentence_bleu
     from regard.evaluation.by_length import bleu_by_length
+    from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
+    from regard.evaluation.explanation.faithfulness import FaithfulnessResult, faithfulness
+    from regard.evaluation.explanation.measures import MEASURES, MeasureOptions
+    from regard.evaluation.explanation.seed_variance import seed_variance
     from regard.evaluation.layer_cost import Cost, cost
     from regard.evaluation.perplexity import LanguageScores, count_text
     from regard.evaluation.properties import PropertyResult, is_equivariant, is_separable
@@ -18,9 +24,12 @@ if TYPE_CHECKING:
     from regard.evaluation.translation import corpus_bleu, translation_scores
 
 __all__ = [
+    "MEASURES",
     "RATES",
     "Cost",
+    "FaithfulnessResult",
     "LanguageScores",
+    "MeasureOptions",
     "PropertyResult",
     "TrainingCost",
     "bleu_by_length",
@@ -30,11 +39,14 @@ __all__ = [
     "corpus_bleu",
     "cost",
     "count_text",
+    "diagnostic_mlp",
     "estimated_flops",
+    "faithfulness",
     "is_equivariant",
     "is_separable",
     "ngrams",
     "precision",
+    "seed_variance",
     "sentence_bleu",
     "tagging_scores",
     "training_cost",
@@ -44,6 +56,12 @@ __getattr__ = exported(
     __name__,
     {
         "Cost": "layer_cost",
+        "FaithfulnessResult": "explanation.faithfulness",
+        "MEASURES": "explanation.measures",
+        "MeasureOptions": "explanation.measures",
+        "diagnostic_mlp": "explanation.diagnostic_mlp",
+        "faithfulness": "explanation.faithfulness",
+        "seed_variance": "explanation.seed_variance",
         "cost": "layer_cost",
         "PropertyResult": "properties",
         "is_equivariant": "properties",

@@ -132,6 +132,17 @@ def word_attention(
     """
     _check(model, 0.0, batch_tokens)
     texts = truncate(model, arguments.string_list("texts", texts))
+    weights = token_attention(texts, model, batch_tokens)
+    return [_by_word(model, text, w) for text, w in zip(texts, weights, strict=True)]
+
+
+@torch.no_grad()
+def token_attention(
+    texts: Sequence[str], model: Classifier, batch_tokens: int = ATTENTION_TOKENS
+) -> list[list[float]]:
+    """Return the attention to each token of each text, EOS last; see `word_attention`."""
+    _check(model, 0.0, batch_tokens)
+    texts = truncate(model, arguments.string_list("texts", texts))
     weights: dict[int, list[float]] = {}
     with evaluation_mode(model):
         for rows, tokens, lengths in batches(model, texts, batch_tokens):
@@ -140,7 +151,7 @@ def word_attention(
             received = _received(seen, (lengths + model.prepend_bos).tolist())
             for i, of_tokens in zip(rows, received, strict=True):
                 weights[i] = of_tokens[model.prepend_bos :].tolist()
-    return [_by_word(model, text, weights[i]) for i, text in enumerate(texts)]
+    return [weights[i] for i in range(len(texts))]
 
 
 def _received(seen: Seen, lengths: list[int]) -> Iterator[Tensor]:

@@ -1,0 +1,170 @@
+"""A diagnostic for attention: does it help another model? (Wiegreffe & Pinter 2019, section 3.4)
+
+A perceptron scores each token without context, and the scores are averaged by given weights: uniform ones,
+ones that it learns, or the frozen attention of the model. If the model's attention gives the best classifier,
+it says something about the tokens that holds outside of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard import arguments
+from regard.data.tokenizer import PAD
+from regard.errors import DataError, OptionError
+from regard.files.progress import Progress, track
+from regard.models.classifier import Classifier
+from regard.pipelines.classify import token_attention, truncate
+
+GUIDES = ("uniform", "learned", "model")
+WIDTH, BATCH, EPOCHS, LEARNING_RATE, DROPOUT = 48, 128, 5, 4e-3, 0.3
+
+
+@dataclass(frozen=True)
+class DiagnosticResult:
+    """Accuracy of the perceptron on the test texts by guide, one entry per repetition.
+
+    Attributes:
+        uniform: guided by equal weights.
+        learned: guided by attention weights that it learns itself.
+        model: guided by the frozen attention of the model.
+    """
+
+    uniform: list[float]
+    learned: list[float]
+    model: list[float]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean accuracy of each guide."""
+        return {guide: float(np.mean(getattr(self, guide))) for guide in GUIDES}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {guide: list(getattr(self, guide)) for guide in GUIDES} | {"means": self.means}
+
+    def __str__(self) -> str:
+        means = self.means
+        return (
+            "diagnostic perceptron\n"
+            f"    Without context, its accuracy is {means['model']:.3f} with the model's attention, "
+            f"{means['uniform']:.3f} with uniform ones, {means['learned']:.3f} with weights that it learns."
+        )
+
+
+class TokenPerceptron(nn.Module):
+    """softmax(W Σ_t a_t tanh(V e_t)): tokens without context, averaged by weights a."""
+
+    def __init__(self, vocab: int, labels: int, width: int = WIDTH) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width, padding_idx=PAD)
+        self.hidden, self.labels = nn.Linear(width, width), nn.Linear(width, labels)
+        self.energy = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False))
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def forward(self, tokens: Tensor, weights: Tensor | None) -> Tensor:
+        """Tokens and weights (batch, S) → scores (batch, labels). None: weights of its own."""
+        hidden = torch.tanh(self.hidden(self.dropout(self.embedding(tokens))))  # (batch, S, width)
+        if weights is None:
+            energy = self.energy(hidden)[..., 0].masked_fill(tokens == PAD, -torch.inf)
+            weights = torch.softmax(energy, -1)
+        return self.labels(self.dropout((weights[..., None] * hidden).sum(1)))
+
+
+def diagnostic_mlp(
+    model: Classifier,
+    train: tuple[Sequence[str], Sequence[str]],
+    test: tuple[Sequence[str], Sequence[str]],
+    *,
+    repeats: int = 3,
+    epochs: int = EPOCHS,
+    seed: int = 0,
+    progress: bool = False,
+) -> DiagnosticResult:
+    """Train the perceptron with each guide and compare the accuracies.
+
+    Args:
+        model: a classifier with attention.
+        train, test: texts and labels.
+        repeats: trainings with different seeds, per guide.
+        epochs: passes over the training texts.
+        seed: the first seed.
+        progress: show a progress bar.
+    """
+    if not isinstance(model, Classifier):
+        what = getattr(model, "what", type(model).__name__)
+        raise OptionError(f"the diagnostic perceptron is for classifiers, got {what}")
+    for name, value in {"repeats": repeats, "epochs": epochs}.items():
+        arguments.integer(name, value)
+    arguments.integer("seed", seed, 0)
+    sets = [_Texts.of(model, name, part) for name, part in (("train", train), ("test", test))]
+    accuracies: dict[str, list[float]] = {guide: [] for guide in GUIDES}
+    total = len(GUIDES) * repeats * epochs * len(sets[0].labels)
+    with track(total, "diagnostic perceptron", "texts") if progress else nullcontext() as bar:
+        for guide in GUIDES:
+            for repeat in range(repeats):
+                accuracies[guide].append(_train(model, sets[0], sets[1], guide, seed + repeat, epochs, bar))
+    return DiagnosticResult(**accuracies)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    tokens: Tensor  # (texts, S)
+    weights: dict[str, Tensor | None]  # by guide: (texts, S)
+    labels: Tensor  # (texts,)
+
+    @classmethod
+    def of(cls, model: Classifier, name: str, part: tuple[Sequence[str], Sequence[str]]) -> _Texts:
+        if not isinstance(part, tuple) or len(part) != 2 or len(part[0]) != len(part[1]) or not len(part[0]):
+            raise DataError(f"{name} must be a pair of texts and as many labels")
+        texts, labels = part
+        index = {label: i for i, label in enumerate(model.labels)}
+        if unknown := set(labels) - set(index):
+            raise DataError(f"{name} has the label {min(unknown)!r}, which the model does not know")
+        ids = model.source_tokenizer.encode_batch(truncate(model, texts))
+        attention = token_attention(texts, model)
+        width = max(1, *map(len, ids))
+        tokens, weights = torch.full((len(ids), width), PAD), torch.zeros(len(ids), width)
+        for row, (of_text, received) in enumerate(zip(ids, attention, strict=True)):
+            tokens[row, : len(of_text)] = torch.tensor(of_text, dtype=torch.long)
+            weights[row, : len(of_text)] = torch.tensor(received[: len(of_text)])  # without EOS
+        inside = (tokens != PAD).float()
+        uniform = inside / inside.sum(1, keepdim=True).clamp(min=1)
+        frozen = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
+        guides = {"uniform": uniform, "learned": None, "model": frozen}
+        return cls(tokens, guides, torch.tensor([index[label] for label in labels]))
+
+    def batch(self, rows: Tensor, guide: str) -> tuple[Tensor, Tensor | None]:
+        """Tokens and weights of some texts, as wide as the longest of them."""
+        width = max(1, int((self.tokens[rows] != PAD).sum(1).max()))
+        weights = self.weights[guide]
+        return self.tokens[rows, :width], None if weights is None else weights[rows, :width]
+
+
+def _train(
+    model: Classifier, train: _Texts, test: _Texts, guide: str, seed: int, epochs: int, bar: Progress | None
+) -> float:
+    """Train one perceptron; return its accuracy on the test texts."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        perceptron = TokenPerceptron(len(model.source_tokenizer), len(model.labels))
+        optimizer = torch.optim.Adam(perceptron.parameters(), lr=LEARNING_RATE)
+        for _ in range(epochs):
+            for rows in torch.randperm(len(train.labels)).split(BATCH):
+                scores = perceptron(*train.batch(rows, guide))
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(scores, train.labels[rows]).backward()
+                optimizer.step()
+                if bar is not None:
+                    bar.advance(len(rows))
+    perceptron.eval()
+    with torch.no_grad():
+        scores = [perceptron(*test.batch(rows, guide)) for rows in torch.arange(len(test.labels)).split(256)]
+    return float((torch.cat(scores).argmax(-1) == test.labels).double().mean())

@@ -1,0 +1,117 @@
+"""The model and the texts of `regard faithfulness`: folders of regard and Hugging Face, corpora, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.data.datasets import Split, load_split
+from regard.errors import DataError, FolderError, OptionError
+from regard.evaluation.evaluate import data_section, default_split
+from regard.evaluation.evaluators import EVALUATORS
+from regard.models.folder import load
+
+Labelled = tuple[Sequence[str], Sequence[str]]  # texts and their labels
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A model, with its tokenizer if it is of Hugging Face, and where its texts are."""
+
+    model: Any
+    tokenizer: Any = None
+
+    def draw(self, data: Sequence[str], split: str | None, limit: int, seed: int) -> list[str]:
+        """At most `limit` texts of a corpus or files, drawn with the seed, in their order."""
+        if self.tokenizer is not None:
+            texts = _lines(data)
+        else:
+            rows = self._split(data_section(self.model.card, data), split)
+            texts = rows.targets if self.model.kind == "language-model" else rows.sources
+        filled = [at for at, text in enumerate(texts) if text.strip()]
+        if not filled:
+            raise DataError(
+                "the data have no text with words; name other data with --data, or a text with --text"
+            )
+        order = np.random.default_rng(seed).permutation(len(filled))[:limit]
+        return [texts[filled[at]] for at in sorted(order)]
+
+    def labelled(self, data: Sequence[str], split: str | None) -> tuple[Labelled, Labelled]:
+        """Training texts of the model's own corpus and the texts of a split, with labels."""
+        if self.tokenizer is not None or self.model.kind != "classifier":
+            raise OptionError(
+                "--diagnostic is for classifiers of regard, and this is another model; leave it out"
+            )
+        train = self._split(data_section(self.model.card), "train")
+        test = self._split(data_section(self.model.card, data), split)
+        return (train.sources, train.targets), (test.sources, test.targets)
+
+    def _split(self, section: dict[str, Any], split: str | None) -> Split:
+        task = EVALUATORS[self.model.kind].task
+        source = None if self.model.kind == "language-model" else self.model.source_tokenizer
+        name = split or default_split(section)
+        return load_split({**section, "max_length": None}, name, source, self.model.target_tokenizer, task)
+
+
+def load_inputs(folder: Path, device: Any) -> Inputs:
+    """Load a model folder of regard, or a folder of Hugging Face Transformers."""
+    config = _huggingface_config(folder)
+    return Inputs(load(folder, device)) if config is None else _load_huggingface(folder, config, device)
+
+
+def _huggingface_config(folder: Path) -> dict[str, Any] | None:
+    """The config of a Hugging Face model; None for any other folder."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return (
+        config
+        if isinstance(config, dict) and config.get("model_type") and config.get("architectures")
+        else None
+    )
+
+
+def _load_huggingface(folder: Path, config: dict[str, Any], device: Any) -> Inputs:
+    try:
+        import transformers
+    except ImportError:
+        raise FolderError(
+            f"{folder} is a Hugging Face model, which needs Transformers; pip install 'regard[transformers]'"
+        ) from None
+    import regard.huggingface
+
+    regard.huggingface.register()
+    name = str(config["architectures"][0])
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise FolderError(
+            f"{folder} holds a {name}, which the installed Transformers does not have; update it"
+        )
+    try:
+        model = kind.from_pretrained(folder, attn_implementation="regard", local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FolderError(f"the Hugging Face model in {folder} cannot be loaded: {reason}") from error
+    return Inputs(model.to(device).eval(), tokenizer)
+
+
+def _lines(data: Sequence[str]) -> list[str]:
+    """The lines of text files."""
+    if not data:
+        raise OptionError(
+            "a Hugging Face model has no data of its own; name a text file with --data, or --text"
+        )
+    texts: list[str] = []
+    for name in data:
+        try:
+            texts += Path(name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{name} cannot be read as UTF-8 text: {error}") from error
+    return texts

@@ -1,0 +1,204 @@
+"""One text of a model: its output and attention, and the output after changes of input or attention."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.attention.edits import Edit, Rows, allowed_pairs
+from regard.attention.intervening import intervene
+from regard.attention.watching import matches, watch
+from regard.decoding.batching import evaluation_mode
+from regard.errors import OptionError
+from regard.evaluation.explanation.explained_models import ExplainedInput, ExplainedModel
+
+BATCH_TOKENS = 8192  # tokens of one forward pass
+
+
+@dataclass(frozen=True, eq=False)
+class AtRow(Edit):
+    """Another edit, in the row that explains the output only.
+
+    Args:
+        edit: the edit.
+        row: the query; None: all of them.
+        calls: calls of this name in one forward pass, of which the last is changed. A recurrent decoder has
+            one call per step.
+    """
+
+    edit: Edit
+    row: int | None
+    calls: int
+    count: list[int] = field(default_factory=lambda: [0], repr=False)
+
+    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+        self.count[0] += 1
+        if self.count[0] % self.calls:
+            return rows.weights
+        new = self.edit.apply(rows, selected)
+        if self.row is None:
+            return new
+        queries = rows.weights.shape[-2]
+        here = torch.arange(queries, device=new.device) == self.row % queries
+        return torch.where(here[:, None], new, rows.weights)
+
+
+class Probe:
+    """One text of a model, for measuring explanations of its output.
+
+    Attributes:
+        tokens: the text of each feature.
+        distribution: p of the explained output, (classes,), float64.
+        predicted: the most likely class.
+        weights: the attention that explains it, by name: (heads, rows, keys), float64.
+        allowed: the keys that the mask allows, as `weights`.
+        layers: self-attention below, lowest first, mean of heads: (Tq, Tk) each, float64.
+        top: the weight of each state of the last layer in the output, (T,): the start of rollout and flow.
+    """
+
+    def __init__(
+        self,
+        explained: ExplainedModel,
+        text: str,
+        *,
+        seed: int = 0,
+        attention: str | None = None,
+        given: ExplainedInput | None = None,
+    ) -> None:
+        self.explained, self.text = explained, text
+        # A text has the same figures in any company.
+        self.seed = zlib.crc32(f"{seed} {text}".encode("utf-8", "surrogatepass")) >> 1
+        self._cache: dict[str, Tensor] = {}
+        with evaluation_mode(explained.model):
+            self.given = explained.read(text, self.generator("output")) if given is None else given
+            self.tokens = self.given.tokens
+            self.ids = torch.tensor([self.given.ids], device=next(explained.model.parameters()).device)
+            self._record(attention)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A random generator of this text and purpose."""
+        return torch.Generator("cpu").manual_seed(zlib.crc32(f"{self.seed} {purpose}".encode()))
+
+    @torch.no_grad()
+    def _record(self, pattern: str | None) -> None:
+        """Run the text once and keep its output and attention."""
+        with watch(self.explained.model) as seen:
+            scores = self.explained.scores(self.given, self.ids)
+        self.distribution = torch.softmax(scores[0].double(), -1)
+        if len(self.distribution) < 2:
+            raise OptionError(
+                "this model has one output class, which is always certain; give one with several"
+            )
+        self.predicted = int(self.distribution.argmax())
+        names = self._choose(list(seen), pattern)
+        self.calls = {name: len(seen.calls(name)) for name in names}
+        last = seen[names[-1]].weights(batch=0)
+        self.row = self.explained.explaining_row(self.given, last)
+        select = slice(None) if self.row is None else [self.row]
+        self.weights = {name: seen[name].weights(batch=0).double()[:, select] for name in names}
+        self.allowed = {name: allowed_pairs(seen[name].call)[0][:, select] for name in names}
+        below = self.explained.self_attention(list(seen))
+        self.layers = [seen[name].weights(batch=0).double().mean(0) for name in below]
+        self.top = self._top(names)
+
+    def _choose(self, names: list[str], pattern: str | None) -> list[str]:
+        if pattern is None:
+            chosen = self.explained.choose_attention(names)
+        else:
+            chosen = [name for name in names if matches(name, pattern)]
+            if names and not chosen:
+                raise OptionError(f"attention={pattern!r} matches none of {', '.join(names)}")
+        if not chosen:
+            raise OptionError(
+                "this model has no attention that could explain its output; use one with attention pooling, "
+                "a Transformer encoder or cross-attention, such as that of the recipe sst2-attention"
+            )
+        return chosen
+
+    def _top(self, names: list[str]) -> Tensor:
+        pooling = [self.weights[name].mean((0, 1)) for name in names if self.explained.pools(name)]
+        if pooling:
+            return torch.stack(pooling).mean(0)
+        queries = self.layers[-1].shape[0] if self.layers else 1
+        if self.row is None:
+            return torch.full((queries,), 1 / queries, dtype=torch.float64, device=self.ids.device)
+        return torch.eye(queries, dtype=torch.float64, device=self.ids.device)[self.row]
+
+    @property
+    def count(self) -> int:
+        """The number of features."""
+        return len(self.tokens)
+
+    @property
+    def attention(self) -> Tensor:
+        """The attention to each feature, (features,): the mean over heads, explaining queries and layers."""
+        mean = torch.stack([w.mean((0, 1)) for w in self.weights.values()]).mean(0)
+        return mean[self.given.keys].cpu()
+
+    def cached(self, name: str, compute: Callable[[Probe], Tensor]) -> Tensor:
+        """`compute(self)`, once: several measures use the same explanations."""
+        if name not in self._cache:
+            self._cache[name] = compute(self)
+        return self._cache[name]
+
+    def output(self, ids: Tensor) -> Tensor:
+        """Distributions of the explained output, (rows, classes), with gradient."""
+        return torch.softmax(self.explained.scores(self.given, ids).double(), -1)
+
+    @torch.no_grad()
+    def without(self, removed: Sequence[Sequence[int]]) -> Tensor:
+        """Distributions with these features removed, (rows, classes); NaN where no input is left."""
+        out = torch.full((len(removed), len(self.distribution)), torch.nan, dtype=torch.float64)
+        with evaluation_mode(self.explained.model):
+            if not self.explained.deletes:
+                for rows in _chunks(range(len(removed)), self.ids.shape[1]):
+                    out[rows] = self._zeroed([removed[row] for row in rows]).cpu()
+                return out
+            kept = [self._kept_ids(set(features)) for features in removed]
+            for length in sorted({len(ids) for ids in kept} - {0}):  # equal lengths need no padding
+                equal = [row for row, ids in enumerate(kept) if len(ids) == length]
+                for rows in _chunks(equal, length):
+                    ids = torch.tensor([kept[row] for row in rows], device=self.ids.device)
+                    out[rows] = self.output(ids).cpu()
+        return out
+
+    def _kept_ids(self, removed: set[int]) -> list[int]:
+        dropped = {self.given.features[at] for at in removed}
+        return [token for at, token in enumerate(self.given.ids) if at not in dropped]
+
+    def _zeroed(self, removed: Sequence[Sequence[int]]) -> Tensor:
+        """Distributions with zero vectors in place of these features."""
+
+        def zero(x: Tensor) -> Tensor:
+            keep = x.new_ones(len(x), x.shape[1], 1)
+            for row, features in enumerate(removed):
+                keep[row, [self.given.keys[at] for at in features]] = 0
+            return x * keep
+
+        with self.explained.vectors(zero):
+            return self.output(self.ids.expand(len(removed), -1))
+
+    @contextmanager
+    def edited(self, edits: dict[str, Edit]) -> Iterator[None]:
+        """Inside the block, attention of the explaining row is changed, by name."""
+        rows = {name: AtRow(edit, self.row, self.calls[name]) for name, edit in edits.items()}
+        with evaluation_mode(self.explained.model), intervene(self.explained.model, rows):
+            yield
+
+    @torch.no_grad()
+    def under(self, edit: Edit, copies: int = 1) -> Tensor:
+        """Distributions of `copies` of the text with edited attention, (copies, classes)."""
+        with self.edited(dict.fromkeys(self.weights, edit)):
+            return self.output(self.ids.expand(copies, -1)).cpu()
+
+
+def _chunks(rows: Sequence[int], length: int) -> Iterator[list[int]]:
+    size = max(1, BATCH_TOKENS // max(1, length))
+    rows = list(rows)
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,111 @@
+"""How much attention differs between models of one recipe and several seeds (Wiegreffe & Pinter 2019, 3.3).
+
+Differences between attention and an alternative mean little if training again gives the same differences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from regard import arguments
+from regard.errors import DataError, OptionError
+from regard.evaluation.explanation.comparisons import Mean, jensen_shannon, kendall_tau, total_variation
+from regard.evaluation.explanation.explained_models import explained_model
+from regard.evaluation.explanation.probe import Probe
+from regard.files.progress import track
+from regard.models.folder import load
+
+SENTENCES = {
+    "divergence": "Attention of two seeds differs by {value} (Jensen–Shannon divergence, at most 0.69).",
+    "tau": "Two seeds rank the tokens of a text with Kendall's τ = {value}.",
+    "change": "The outputs of two seeds differ by {value} (total variation).",
+}
+
+
+@dataclass(frozen=True)
+class SeedVariance:
+    """Differences between models, one entry per text: the mean over pairs of models.
+
+    Attributes:
+        divergence: Jensen–Shannon divergence of the attention to the tokens, rescaled to sum to 1.
+        tau: Kendall's τ-b of the attention.
+        change: total variation of the outputs.
+        models: the number of models.
+    """
+
+    divergence: list[float]
+    tau: list[float]
+    change: list[float]
+    models: int
+
+    @cached_property
+    def means(self) -> dict[str, Mean]:
+        """The mean of each over the texts, with its 95 % confidence interval."""
+        return {name: Mean.of(getattr(self, name)) for name in SENTENCES}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The means, for JSON."""
+        return {"models": self.models} | {name: mean.as_dict() for name, mean in self.means.items()}
+
+    def __str__(self) -> str:
+        lines = [f"{self.models} seeds"]
+        for name, mean in self.means.items():
+            if mean.value is not None:
+                lines.append(f"    {SENTENCES[name].format(value=f'{mean.value:.3f}')}")
+        return "\n".join(lines)
+
+
+def seed_variance(
+    models: Sequence[Any],
+    texts: str | Sequence[str],
+    *,
+    tokenizer: Any = None,
+    attention: str | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> SeedVariance:
+    """Compare attention and outputs of models trained by one recipe with several seeds.
+
+    Args:
+        models: at least two models or folders, with equal tokenizers.
+        texts, tokenizer, attention, seed, progress: as of `regard.evaluation.faithfulness`.
+    """
+    given = arguments.as_list("models", models, "a list of models or folders")
+    if len(given) < 2:
+        raise OptionError(f"seed_variance compares at least two models, got {len(given)}")
+    loaded = [load(Path(m)) if isinstance(m, str | os.PathLike) else m for m in given]
+    explained = [explained_model(model, tokenizer) for model in loaded]
+    rows = [texts] if isinstance(texts, str) else arguments.string_list("texts", texts)
+    result = SeedVariance([], [], [], len(explained))
+    with track(len(rows), "comparing seeds", "texts") if progress else nullcontext() as bar:
+        for text in rows:
+            first = Probe(explained[0], text, seed=seed, attention=attention)
+            # All explain the same output: the word or target token that the first one draws.
+            probes = [first]
+            for other in explained[1:]:
+                probes.append(Probe(other, text, seed=seed, attention=attention, given=first.given))
+                if other.read(text, first.generator("output")).ids != first.given.ids:
+                    raise DataError("the models have different vocabularies; give models of one recipe")
+            _compare(result, probes)
+            if bar is not None:
+                bar.advance()
+    return result
+
+
+def _compare(result: SeedVariance, probes: list[Probe]) -> None:
+    divergences, taus, changes = [], [], []
+    for one, other in combinations(probes, 2):
+        p, q = (probe.attention / probe.attention.sum().clamp(min=1e-12) for probe in (one, other))
+        divergences.append(float(jensen_shannon(p, q)))
+        taus.append(kendall_tau(p, q))
+        changes.append(float(total_variation(one.distribution, other.distribution)))
+    result.divergence.append(sum(divergences) / len(divergences))
+    result.tau.append(sum(taus) / len(taus))
+    result.change.append(sum(changes) / len(changes))

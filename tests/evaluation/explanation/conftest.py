@@ -1,0 +1,10 @@
+"""Short translations: tiny models with drawn weights rarely end a sentence."""
+
+import pytest
+
+from regard.evaluation.explanation import explained_models
+
+
+@pytest.fixture(autouse=True)
+def _short_translations(monkeypatch):
+    monkeypatch.setattr(explained_models, "MAX_TARGET", 6)

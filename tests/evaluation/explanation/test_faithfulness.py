@@ -1,0 +1,225 @@
+"""faithfulness.py, measures.py, adversary.py and erasure.py: figures by hand, by loops, by construction."""
+
+import json
+import math
+from itertools import product
+
+import pytest
+import torch
+
+import regard
+from regard.attention import Weights
+from regard.errors import DataError, OptionError
+from regard.evaluation import MEASURES, MeasureOptions, faithfulness
+from regard.evaluation.explanation.adversary import adversarial_attention
+from regard.evaluation.explanation.comparisons import jensen_shannon, total_variation
+from regard.evaluation.explanation.erasure import erasure, flip_share, without_weights
+from regard.evaluation.explanation.explained_models import explained_model
+from regard.evaluation.explanation.measures import FIGURES, weight_gradient
+from regard.evaluation.explanation.probe import Probe
+from tests.evaluation.explanation import small_models
+from tests.evaluation.explanation.small_models import BILSTM, TRANSFORMER
+
+TEXT = "three one seven two five"
+QUICK = MeasureOptions(permutations=9, adversary_steps=4)
+
+
+def probe_of(model, text=TEXT, **options):
+    return Probe(explained_model(model), text, **options)
+
+
+def test_attention_that_is_the_explanation_has_a_rank_correlation_of_one():
+    result = faithfulness(small_models.exposed_classifier(), TEXT, measures=["correlation"])
+    figures = result.examples[0].figures
+    for name in ("tau_gradient", "tau_integrated_gradients", "tau_leave_one_out"):
+        assert figures[name] == pytest.approx(1)
+
+
+def test_attention_that_is_ignored_changes_nothing():
+    model = small_models.exposed_classifier(eos_value=1.0)
+    measures = ["permuted", "uniform", "adversary", "flips"]
+    figures = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0].figures
+    assert figures["change_permuted"] == pytest.approx(0, abs=1e-6)
+    assert figures["change_uniform"] == pytest.approx(0, abs=1e-6)
+    assert figures["adversarial_change"] == pytest.approx(0, abs=1e-6)
+    assert figures["adversarial_divergence"] > 0.4  # all weight on the least attended token
+    assert figures["flip_top"] == 0
+
+
+def test_permuted_and_uniform_attention_by_hand():
+    """p(yes) = σ(3 a), where a is the attention to words and 1 − a that to EOS."""
+    model = small_models.exposed_classifier()
+    probe = probe_of(model)
+    weights = next(iter(probe.weights.values()))[0, 0]  # five words, EOS
+
+    def p_yes(a):
+        return 1 / (1 + math.exp(-3 * float(a)))
+
+    assert float(probe.distribution[1]) == pytest.approx(p_yes(1 - weights[-1]), abs=1e-6)
+    figures = faithfulness(model, TEXT, measures=["permuted", "uniform"]).examples[0].figures
+    expected = abs(p_yes(5 / 6) - p_yes(1 - weights[-1]))
+    assert figures["change_uniform"] == pytest.approx(expected, abs=1e-6)
+    changes = {abs(p_yes(1 - w) - p_yes(1 - weights[-1])) for w in weights}  # EOS gets any of the weights
+    assert min(abs(figures["change_permuted"] - change) for change in changes) < 1e-6
+    assert figures["max_weight"] == pytest.approx(float(weights[:5].max()))
+
+
+def test_erasure_is_a_loop_over_shorter_texts():
+    model = small_models.classifier(BILSTM)
+    probe = probe_of(model)
+    scores = torch.tensor([0.1, 0.9, 0.3, 0.5, 0.2])
+    result = erasure(probe, scores, (0.2, 0.4, 1.0))
+    order, ids = [1, 3, 2, 4, 0], probe.given.ids
+
+    def p(kept):
+        with torch.no_grad():
+            scores = model(torch.tensor([[*(ids[at] for at in sorted(kept)), ids[-1]]]))[0]
+        return float(scores.double().softmax(-1)[probe.predicted])
+
+    full = p(range(5))
+    for at, count in enumerate((1, 2, 5)):
+        assert result.comprehensiveness[at] == pytest.approx(full - p(order[count:]), abs=1e-6)
+        assert result.sufficiency[at] == pytest.approx(full - p(order[:count]), abs=1e-6)
+
+
+def test_removed_weights_are_rescaled():
+    model = small_models.classifier(labels=("a", "b", "c"))
+    probe = probe_of(model)
+    weights = next(iter(probe.weights.values())).clone()
+    weights[..., [1, 3]] = 0
+    weights /= weights.sum(-1, keepdim=True)
+    with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
+        expected = model(probe.ids).double().softmax(-1)
+    torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_share_removed_until_a_decision_flips_by_hand():
+    """Without attention to words p(yes) is σ(0): it never flips from yes. With a bias it does."""
+    model = small_models.exposed_classifier()
+    probe = probe_of(model)
+    assert probe.predicted == 1 and flip_share(probe, probe.attention) == 1.0
+    with torch.no_grad():
+        model.head.labels.bias.copy_(torch.tensor([2.0, 0.0]))  # yes if the attention to words exceeds 2/3
+    probe = probe_of(model)
+    weights = next(iter(probe.weights.values()))[0, 0]
+    assert probe.predicted == 1
+    order = weights[:5].argsort(descending=True).tolist()
+    for count in range(1, 6):
+        left = weights.clone()
+        left[order[:count]] = 0
+        if float(left[:5].sum() / left.sum()) < 2 / 3:
+            break
+    assert flip_share(probe, probe.attention) == pytest.approx(count / 5)
+    figures = faithfulness(model, TEXT, measures=["flips"]).examples[0].figures
+    assert figures["flip_share"] == pytest.approx(count / 5)
+
+
+def test_the_gradient_of_weights_by_finite_differences():
+    model = small_models.classifier(BILSTM, labels=("a", "b", "c"))
+    probe = probe_of(model)
+    name, weights = next(iter(probe.weights.items()))
+    found, step = weight_gradient(probe), 1e-3
+    for at in range(5):
+        changed = weights.clone()
+        changed[..., at] += step
+        with torch.no_grad(), regard.intervene(model, {name: Weights(changed)}):
+            p = model(probe.ids).double().softmax(-1)[0, probe.predicted]
+        slope = float(p - probe.distribution[probe.predicted]) / step
+        assert float(found[at]) == pytest.approx(abs(slope * float(weights[..., at])), abs=2e-4)
+
+
+def test_adversarial_attention_is_close_to_the_best_of_a_grid():
+    model = small_models.exposed_classifier()
+    probe = probe_of(model, "two five")
+    own = next(iter(probe.weights.values()))[0, 0]  # two words, EOS
+    found = adversarial_attention(probe, steps=60)
+    assert found.change <= 0.01
+    best = 0.0
+    for i, j in product(range(101), repeat=2):
+        if i + j <= 100:
+            other = torch.tensor([i, j, 100 - i - j], dtype=torch.float64) / 100
+            p = torch.sigmoid(3 * other[:2].sum())
+            if abs(float(p - probe.distribution[1])) <= 0.01:
+                best = max(best, float(jensen_shannon(other, own)))
+    assert found.divergence == pytest.approx(best, abs=0.03) and best > 0.1
+    (weights,) = found.weights.values()
+    with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
+        output = model(probe.ids).double().softmax(-1)[0]
+    assert float(total_variation(output, probe.distribution)) == pytest.approx(found.change, abs=1e-6)
+
+
+MODELS = {
+    "embedding": small_models.classifier,
+    "transformer": lambda: small_models.classifier(TRANSFORMER, "mean"),
+    "tagger": small_models.tagger,
+    "translator": lambda: small_models.translator({"kind": "bahdanau"}),
+    "language model": small_models.language_model,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_measure_runs_on_every_kind_of_model(kind):
+    model = MODELS[kind]()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    result = faithfulness(model, [TEXT, "two", "four two eight"], options=QUICK)
+    again = faithfulness(model, ["four two eight"], options=QUICK)
+    assert [len(example.attention) for example in result.examples] == [5, 1, 3]
+    assert again.examples[0] == result.examples[2]  # a text has the same figures in any company
+    assert set(result.means) <= set(FIGURES) and result.means["change_uniform"].count == 3
+    assert 0 <= result.means["adversarial_change"].value <= 0.01
+    assert ("tau_rollout_gradient" in result.means) == (kind != "embedding")
+    assert math.isnan(result.examples[1].figures["tau_gradient"])  # one token
+    assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
+    json.dumps(result.as_dict(), allow_nan=False)
+    assert "Kendall's τ" in str(result)
+
+
+def test_the_seed_changes_what_is_random():
+    model = small_models.classifier(BILSTM)
+    one, same, other = (
+        faithfulness(model, TEXT, measures=["erasure"], seed=seed).examples[0].figures for seed in (0, 0, 5)
+    )
+    assert one == same and one["comprehensiveness"] == other["comprehensiveness"]
+    assert one["comprehensiveness_random"] != other["comprehensiveness_random"]
+
+
+def test_a_measure_can_be_added():
+    from regard.evaluation.explanation.measures import Figure, Measured
+
+    @MEASURES.add("length")
+    def length(probe, options):
+        return Measured({"length": float(probe.count)})
+
+    FIGURES["length"] = Figure("length", "A text has {value} tokens.", "")
+    try:
+        result = faithfulness(small_models.classifier(), ["one", "one two three"], measures=["length"])
+        assert result.means["length"].value == 2 and "A text has 2.00 tokens" in str(result)
+    finally:
+        MEASURES.remove("length")
+        del FIGURES["length"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"texts": []}, DataError, "no texts"),
+        ({"texts": ["one", ""]}, DataError, "has no tokens"),
+        ({"texts": 3}, OptionError, "texts"),
+        ({"measures": ["corelation"]}, OptionError, "measure must be one of"),
+        ({"measures": "flips"}, OptionError, "list of names"),
+        ({"seed": -1}, OptionError, "seed"),
+        ({"attention": 3}, OptionError, "attention"),
+        ({"options": 3}, OptionError, "MeasureOptions"),
+    ],
+)
+def test_wrong_arguments_are_named(options, error, words):
+    with pytest.raises(error, match=words):
+        faithfulness(small_models.classifier(), **{"texts": TEXT, **options})
+
+
+@pytest.mark.parametrize(
+    "options", [{"permutations": 0}, {"tolerance": 2.0}, {"shares": ()}, {"shares": (3,)}]
+)
+def test_wrong_options_of_measures_are_named(options):
+    with pytest.raises(OptionError):
+        MeasureOptions(**options)
