@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -66,11 +67,11 @@ def write(folder: Path) -> None:
             path = folder / f"{split}.{language}"
             print(f"writing {path}", file=sys.stderr, flush=True)
             with path.open("w", encoding="utf-8", newline="\n") as file:
-                for block in lines(_there("europarl-en-fr") / f"{split}.{language}.xz"):
+                for block in lines(_corpus_folder("europarl-en-fr") / f"{split}.{language}.xz"):
                     file.writelines(f"{as_in_gold(line, language)}\n" for line in block)
 
 
-def _there(name: str) -> Path:
+def _corpus_folder(name: str) -> Path:
     folder = data_folder() / name
     if not folder.is_dir():
         raise DataError(
@@ -81,7 +82,7 @@ def _there(name: str) -> Path:
 
 def table(forward: Path, backward: Path) -> str:
     """Error of each direction and of both together, as markdown."""
-    folder = _there("align-hansards-en-fr")
+    folder = _corpus_folder("align-hansards-en-fr")
     text = {x: [line for block in lines(folder / f"test.{x}.gz") for line in block] for x in ("en", "fr")}
     gold = read_gold(folder / "test.talp.gz", base=1)
     rows: list[tuple[str, list[Links]]] = []
@@ -92,16 +93,17 @@ def table(forward: Path, backward: Path) -> str:
             raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
         clear = clearest_view(text[source], text[target], model)
         step = "reads" if clear.shift else "writes"
-        named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {step}"
+        decoder: Any = model.decoder
+        named = f"layer {clear.layer} (of {len(decoder.layers)}, from 0), the step that {step}"
         for name, view in (("mean of all", View()), (named, clear)):
-            found = dict(align_words(text[source], text[target], model, view))
-            weights = [found[i].weights for i in range(len(found))]
-            for how, both in (("strongest", False), ("mutual", True)):
-                links = [LinkSelection(mutual=both).links(each) for each in weights]
+            alignments = dict(align_words(text[source], text[target], model, view))
+            weights = [alignments[i].weights for i in range(len(alignments))]
+            for name_of_selection, mutual in (("strongest", False), ("mutual", True)):
+                links = [LinkSelection(mutual=mutual).links(matrix) for matrix in weights]
                 rows.append(
                     (
-                        f"{source}-{target}, {name}: {how}",
-                        links if source == "en" else [flipped(each) for each in links],
+                        f"{source}-{target}, {name}: {name_of_selection}",
+                        links if source == "en" else [flipped(matrix) for matrix in links],
                     )
                 )
         best.append(weights)
@@ -113,13 +115,13 @@ def table(forward: Path, backward: Path) -> str:
         )
         for name in joins
     ]
-    told = []
+    table = []
     for name, links in rows:
-        found = score(links, gold)
-        told.append(
-            f"| {name} | {100 * found.aer:.1f} | {100 * found.precision:.1f} | {100 * found.recall:.1f} |"
+        result = score(links, gold)
+        table.append(
+            f"| {name} | {100 * result.aer:.1f} | {100 * result.precision:.1f} | {100 * result.recall:.1f} |"
         )
-    return "\n".join(["| links by | AER | precision | recall |", "|---|---|---|---|", *told])
+    return "\n".join(["| links by | AER | precision | recall |", "|---|---|---|---|", *table])
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -58,9 +58,8 @@ class Row:
 
     name: str
     seconds: list[float] = field(default_factory=list)  # of each round over all texts
-    busy: list[float] = field(
-        default_factory=list
-    )  # seconds of the CPU, which others on the machine do not lengthen much
+    # Seconds of the CPU, which others on the machine do not lengthen much.
+    busy: list[float] = field(default_factory=list)
     texts: int = 0
     accuracy: float | None = None
     training: float | None = None

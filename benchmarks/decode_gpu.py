@@ -118,7 +118,8 @@ class Marian:
             decoder_start_token_id=BOS, forced_eos_token_id=None,
         )  # fmt: skip
         torch.manual_seed(0)
-        self.model = MarianMTModel(config).eval().to(device=device, dtype=dtype)
+        model: Any = MarianMTModel(config).eval()
+        self.model = model.to(device=device, dtype=dtype)
         self.model.final_logits_bias[0, EOS] = NEVER
         self.parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
@@ -212,19 +213,23 @@ def check(given: argparse.Namespace, sizes: Sizes) -> str:
             torch.randint(4, sizes.vocabulary, (count, sizes.words), generator=draw).tolist()
         )
     ]
-    writer, said = engine(model, torch.float32), []
+    cuda_engine, lines = engine(model, torch.float32), []
     for beam in given.beams:
-        wanted = translate_tokens(
+        expected = translate_tokens(
             model, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
         )
-        for _ in range(2):  # the second time from recordings
-            found = translate_tokens(
-                writer, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
+        # Twice: the second search replays the captured graphs.
+        *_, actual = [
+            translate_tokens(
+                cuda_engine, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
             )
-        same = sum(a[0].tokens == b[0].tokens for a, b in zip(found, wanted, strict=True))
-        near = max(abs(a[0].score - b[0].score) for a, b in zip(found, wanted, strict=True))
-        said.append(f"beam {beam}: {same} of {count} texts equal, scores differ by at most {near:.1e}")
-    return "; ".join(said)
+            for _ in range(2)
+        ]
+        pairs = list(zip(actual, expected, strict=True))
+        same = sum(a[0].tokens == b[0].tokens for a, b in pairs)
+        difference = max(abs(a[0].score - b[0].score) for a, b in pairs)
+        lines.append(f"beam {beam}: {same} of {count} texts equal, scores differ by at most {difference:.1e}")
+    return "; ".join(lines)
 
 
 def profile(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> None:

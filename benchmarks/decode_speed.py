@@ -85,12 +85,12 @@ def main(argv: list[str] | None = None) -> int:
     except RegardError as trouble:
         say(f"error: {trouble}")
         return 2
-    told = report.facts(model, texts, command.line(NAME, argv), command.busy())
+    facts = report.facts(model, texts, command.line(NAME, argv), command.busy())
     rows, alone, finished = measured(model, texts, options)
     if rows:
-        tables = report.markdown(rows, alone, told)
+        tables = report.markdown(rows, alone, facts)
         print(tables)
-        command.keep(options, json=report.as_json(rows, alone, told), markdown=tables)
+        command.keep(options, json=report.as_json(rows, alone, facts), markdown=tables)
     # A peer that fails, or a precision that this CPU lacks, gets a footnote; our failure in float32 is a bug.
     return 130 if not finished else int(any(row.name == (OURS, "float32") and row.trouble for row in rows))
 

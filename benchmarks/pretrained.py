@@ -76,17 +76,18 @@ class Baseline:
 
     def _words(self, texts: list[str]) -> list[np.ndarray]:
         """The last layer's state of the first sub-word of each word; zeros for words that were truncated."""
-        given = self.encoder.tokenizer(
+        encoded = self.encoder.tokenizer(
             [text.split(" ") for text in texts], is_split_into_words=True, truncation=True, max_length=256,
             padding=True, return_tensors="pt",
         )  # fmt: skip
         with torch.inference_mode():
-            states = self.encoder[0].auto_model(**given).last_hidden_state.numpy()
+            encoder: Any = self.encoder[0]
+            states = encoder.auto_model(**encoded).last_hidden_state.numpy()
         found = [np.zeros((len(text.split(" ")), states.shape[-1]), np.float32) for text in texts]
         for i, matrix in enumerate(found):
-            for at, word in reversed(list(enumerate(given.word_ids(i)))):
+            for position, word in reversed(list(enumerate(encoded.word_ids(i)))):
                 if word is not None:
-                    matrix[word] = states[i, at]
+                    matrix[word] = states[i, position]
         return found
 
     def run(self, parts: dict[str, Rows]) -> tuple[dict[str, float], float, float]:

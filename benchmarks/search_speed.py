@@ -231,15 +231,15 @@ def embedding(count):
             best[name] = max(best.get(name, 0), len(texts) / (time.process_time() - start))
     for name, rate in best.items():
         print(f"{name}: {rate:.0f} texts/s, best of 3, one thread, {len(texts)} sentences of Europarl")
-    apart = np.abs(found["regard"] - found["sentence-transformers"]).max()
-    print(f"largest difference {apart:.1e}")
+    difference = np.abs(found["regard"] - found["sentence-transformers"]).max()
+    print(f"largest difference {difference:.1e}")
 
 
 def main():
     if sys.argv[1:2] == ["--system"]:
         one(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
         return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--vectors", type=int, help="how many are searched")
     parser.add_argument("--real", type=int, default=20_000, help="sentences of Europarl they are mixed from")
     parser.add_argument("--peers", nargs="*", default=["faiss"], choices=[*SYSTEMS[1:], "none"])

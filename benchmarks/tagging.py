@@ -33,18 +33,18 @@ def features(words: list[str]) -> list[list[str]]:
     found = []
     for i, word in enumerate(words):
         low = word.lower()
-        mine = ["bias", f"w={low}", f"shape={shape(word)}", f"first={i == 0}"]
-        mine += [
+        features = ["bias", f"w={low}", f"shape={shape(word)}", f"first={i == 0}"]
+        features += [
             f"{side}{n}={part}" for n in range(1, 5) for side, part in (("begin", low[:n]), ("end", low[-n:]))
         ]
         for d in (-2, -1, 1, 2):
             inside = 0 <= i + d < len(words)
-            mine += (
+            features += (
                 [f"{d}:w={words[i + d].lower()}", f"{d}:shape={shape(words[i + d])}"]
                 if inside
                 else [f"{d}:none"]
             )
-        found.append(mine)
+        found.append(features)
     return found
 
 

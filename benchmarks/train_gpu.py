@@ -93,7 +93,8 @@ class Marian:
             pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS,
         )  # fmt: skip
         torch.manual_seed(0)
-        self.model = MarianMTModel(config).to(device).train()
+        model: Any = MarianMTModel(config)
+        self.model = model.to(device).train()
         self.run = torch.compile(self.model) if compiled else self.model
         self.device, self.last = device, torch.zeros((), device=device)
         fused = device.type == "cuda"
@@ -231,7 +232,7 @@ def main() -> None:
     names = ["regard", "regard-eager", "marian", "marian-compiled"]
     parser.add_argument("--systems", nargs="+", choices=names, default=names)
     parser.add_argument("--warm", type=int, default=2, help="passes over the batches before those that count")
-    parser.add_argument("--times", type=int, default=7, help="passes that count; their median is told")
+    parser.add_argument("--times", type=int, default=7, help="passes that count; their median is reported")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument(
         "--quick", action="store_true", help="a tiny model and small batches: does all of this run?"

@@ -43,9 +43,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     with tempfile.TemporaryDirectory(prefix="regard-attack-") as place:
-        os.environ.setdefault(
-            "OMP_NUM_THREADS", "1"
-        )  # before torch is imported; two threads on shared cores stall each other
+        # Before torch is imported; two threads on shared cores stall each other.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         own_cache(Path(place) / "cache")
         outcomes: list[Outcome] = []
         stopped = True

@@ -28,11 +28,11 @@ def run(plan: Plan) -> list[Outcome]:
         models = make_models(plan.place)
         for number in numbers:
             name, arguments, shown = drawn(plan.draw("calls", number), models)
-            told = within(SECONDS, lambda name=name, arguments=arguments: attempt(name, arguments))
+            problem = within(SECONDS, lambda name=name, arguments=arguments: attempt(name, arguments))
             outcome.count += 1
             progress.advance()
-            if told:
-                outcome.failed(number, f"{name}({shown}) {told}", plan.seed)
+            if problem:
+                outcome.failed(number, f"{name}({shown}) {problem}", plan.seed)
     return [outcome]
 
 
@@ -60,9 +60,8 @@ def spoil(draw: random.Random, block: dict, path: str) -> str:
     inner = block.get(key)
     if isinstance(inner, dict) and inner and draw.random() < 0.8:
         return spoil(draw, inner, f"{path}.{key}")
-    value = draw.choice(
-        [name for name in WRONG if name != "{}"]
-    )  # an empty block is right: it has its defaults
+    # An empty block is right: it has its defaults.
+    value = draw.choice([name for name in WRONG if name != "{}"])
     block[key] = WRONG[value]
     return f"{path}.{key}={value}"
 

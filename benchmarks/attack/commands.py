@@ -52,7 +52,7 @@ def serve(model: Path) -> list[str]:
 class Ended(NamedTuple):
     """How a command ended."""
 
-    code: int
+    code: int | None  # None: it did not end in time
     output: str
     errors: str
 
@@ -77,7 +77,7 @@ class Launcher:
     def start(self, args: list[str], timeout: float = 120) -> Child:
         base = self._place / f"command-{next(self._numbers)}"
         order = {"args": args, "cwd": str(self._place), "output": f"{base}.out", "errors": f"{base}.err"}
-        return Child(self._server, order, timeout)
+        return Child(self._server, order, int(timeout))
 
     def run(self, args: list[str]) -> Ended:
         """Run a command to its end."""

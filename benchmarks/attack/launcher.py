@@ -36,9 +36,8 @@ def serve() -> None:
 
 def obey(order: dict) -> int:
     """Run a command line as `regard` does, and give its exit code."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell lets what it starts in the background ignore Ctrl-C
+    # A shell lets what it starts in the background ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "output"), (2, "errors")):
         os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

@@ -159,10 +159,11 @@ class Server:
             stdout=subprocess.PIPE, stderr=self._file, text=True, encoding="utf-8",
             cwd=ROOT, env=environment(),
         )  # fmt: skip
-        said = self.process.stdout.readline()
-        if "answers at http://" not in said:
-            raise RuntimeError(f"the server did not start: {said} {log.read_text()}")
-        host, _, port = said.split("http://")[1].split(" ")[0].partition(":")
+        assert self.process.stdout is not None
+        welcome = self.process.stdout.readline()
+        if "answers at http://" not in welcome:
+            raise RuntimeError(f"the server did not start: {welcome} {log.read_text()}")
+        host, _, port = welcome.split("http://")[1].split(" ")[0].partition(":")
         self.address = host, int(port)
 
     def stop(self) -> None:

@@ -112,21 +112,21 @@ def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str
         spent = time.monotonic() - begun
         left = spent / number * (len(cases) - number)
         print(
-            f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {told(row)}",
+            f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {summary(row)}",
             file=sys.stderr,
             flush=True,
         )
     return rows, missing, True
 
 
-def told(row: Row) -> str:
+def summary(row: Row) -> str:
     if row.results[OURS].trouble is not None:
         return f"{row.case.name}: regard {row.results[OURS].trouble}"
-    mine = f"{row.case.name}: regard ({row.kernel}) {report.ms(row.results[OURS].seconds)} ms"
+    line = f"{row.case.name}: regard ({row.kernel}) {report.ms(row.results[OURS].seconds)} ms"
     if row.best_peer is None:
-        return f"{mine}, no peer"
+        return f"{line}, no peer"
     return (
-        f"{mine}, {row.best_peer} {report.ms(row.results[row.best_peer].seconds)} ms, ratio {row.ratio:.2f}"
+        f"{line}, {row.best_peer} {report.ms(row.results[row.best_peer].seconds)} ms, ratio {row.ratio:.2f}"
     )
 
 

@@ -27,7 +27,7 @@ class Case:
     D: int = 64
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
-    kernel: str | None = None  # the path regard is told to take
+    kernel: str | None = None  # the kernel that regard must use
     quick: bool = False
 
     @property

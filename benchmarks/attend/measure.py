@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ SAMPLE = 0.005  # a call shorter than this is repeated, and the mean is one samp
 MOST_ROUNDS = 300
 OURS = "regard"
 DISAGREES = "disagrees with the float64 reference"
-Step = Callable[[], object]
+Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Time of the best peer over ours: at least 1 where regard wins."""
-        mine, peer = self.results[OURS].seconds, self.best_peer
-        return None if mine is None or peer is None else self.results[peer].seconds / mine
+        seconds, peer = self.results[OURS].seconds, self.best_peer
+        peer_seconds = None if peer is None else self.results[peer].seconds
+        return None if seconds is None or peer_seconds is None else peer_seconds / seconds
 
 
 def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
@@ -92,8 +94,8 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
         return Row(case, "", None, {OURS: Result(trouble=f"failed: {first_line(trouble)}")})
     results, steps = {}, {}
     for name, make in {OURS: ours, **peers_of(case)}.items():
-        found, step = checked(make, problem, truth, missing, name)
-        results |= {} if found is None else {name: found}
+        result, step = checked(make, problem, truth, missing, name)
+        results |= {} if result is None else {name: result}
         steps |= {} if step is None else {name: step}
     del truth
     if case.device == "cuda":
@@ -156,9 +158,9 @@ def error_of(system: System, problem: Problem, truth: dict[str, Tensor]) -> floa
     if not problem.case.train:
         return distance(system.finish(result), truth["out"])
     out, grads = result
-    found = dict(zip(system.leaves, grads, strict=True))
-    found["q"], found["out"] = system.finish(found["q"]), system.finish(out.detach())
-    return max(distance(found[name], truth[name]) for name in truth)
+    tensors = dict(zip(system.leaves, grads, strict=True))
+    tensors["q"], tensors["out"] = system.finish(tensors["q"]), system.finish(out.detach())
+    return max(distance(tensors[name], truth[name]) for name in truth)
 
 
 def distance(x: Tensor, truth: Tensor) -> float:

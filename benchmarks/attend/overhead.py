@@ -115,12 +115,14 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
                     continue
                 if make is window_launch and grad != "no":
                     continue
-                found.append(_one(name, make, device, first, second, grad, rounds))
+                found.append(_measure(name, make, device, first, second, grad, rounds))
                 print(_row(found[-1]), flush=True)
     return found
 
 
-def _one(name: str, make: Make, device: str, first: tuple, second: tuple, grad: str, rounds: int) -> Overhead:
+def _measure(
+    name: str, make: Make, device: str, first: tuple, second: tuple, grad: str, rounds: int
+) -> Overhead:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     q, k, v = (
         torch.randn(s, device=device, dtype=dtype, requires_grad=grad != "no")

@@ -73,7 +73,9 @@ def plain(p: Problem) -> Tensor:
     case, v = p.case, p.v
     s = scores(p)
     if case.bias != "none":
-        s = s + (p.fixed if case.bias == "ALiBi" else p.bias_values())
+        bias = p.fixed if case.bias == "ALiBi" else p.bias_values()
+        assert bias is not None
+        s = s + bias
     if case.softcap is not None:
         s = case.softcap * torch.tanh(s / case.softcap)
     if case.mask != "none" and case.bias != "ALiBi":
@@ -114,13 +116,12 @@ def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
     if case.energy == "cosine":
         return normalize(q, dim=-1), normalize(k, dim=-1), v, p.energy.scale
     if case.energy == "bilinear":
-        wide = (0, case.D - p.energy.rank)
-        return pad(linear(q, p.energy.W), wide), pad(linear(k, p.energy.V), wide), v, p.energy.scale
+        padding = (0, case.D - p.energy.rank)
+        return pad(linear(q, p.energy.W), padding), pad(linear(k, p.energy.V), padding), v, p.energy.scale
     if case.energy == "distance" and not case.train:
         return q, k, v, 2.0  # and key_bias
-    if (
-        case.energy == "distance"
-    ):  # a bias with a gradient would not be fused: one more component, and 7 for whole vectors
+    if case.energy == "distance":
+        # A bias with a gradient would not be fused: add a component for it, and 7 more for alignment.
         k = pad(torch.cat([k, -k.square().sum(-1, keepdim=True)], -1), (0, 7))
         return pad(pad(2 * q, (0, 1), value=1.0), (0, 7)), k, pad(v, (0, 8)), 1.0
     return q, k, v, 1 / math.sqrt(case.D)
@@ -146,7 +147,8 @@ def sdpa(p: Problem) -> System | None:
 
     def forward() -> Tensor:
         q, k, v, scale = as_dot(p)
-        added = p.bias_values().expand(case.B, -1, -1, -1) if p.learns_bias else mask
+        learned = p.bias_values() if p.learns_bias else None
+        added = mask if learned is None else learned.expand(case.B, -1, -1, -1)
         if case.energy == "distance" and not case.train:
             added = key_bias(p)[..., None, :].expand(-1, -1, case.T, -1)
         out = scaled_dot_product_attention(
@@ -199,7 +201,7 @@ def flex(p: Problem) -> System | None:
         def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             if case.bias != "none":
                 s = s + p.added(h, i, j)
-            if far:
+            if of_key is not None:
                 s = s + of_key[b, h, j]
             return s if case.softcap is None else case.softcap * torch.tanh(s / case.softcap)
 
@@ -237,7 +239,8 @@ def x_transformers(p: Problem) -> System | None:
     if case.Hk is not None:  # its groups of heads interleave: query head h reads key head h mod Hk
         leaves["q"], grad = (_regroup(x, case.Hk).detach() for x in (p.q, p.grad))
         leaves["q"].requires_grad_(case.train)
-        finish = lambda x: _regroup(x, case.H // case.Hk)  # noqa: E731
+        group_size = case.H // case.Hk
+        finish = lambda x: _regroup(x, group_size)  # noqa: E731
 
     def forward() -> Tensor:
         q, k = leaves["q"], p.k

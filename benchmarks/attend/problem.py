@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,22 +36,24 @@ class Problem:
         self.lengths = torch.randint(case.T // 4, case.T + 1, (case.B,)).to(case.device)
         starts = torch.rand(case.B, case.T) < 8 / case.T  # about eight documents to a row
         self.ids = starts.cumsum(-1).to(case.device)
-        self.energy = _energy(case).to(**kind) if case.energy in ("bilinear", "additive") else _energy(case)
-        self.table = RelativeBuckets(case.H).to(**kind) if case.bias == "T5" else None
-        self.dense_bias = torch.randn(case.H, case.T, case.T).to(**kind) if case.bias == "dense" else None
+        energy: Any = _energy(case)  # Any: its parameters differ from energy to energy
+        self.energy = energy.to(**kind) if case.energy in ("bilinear", "additive") else energy
+        self.table: Any = RelativeBuckets(case.H).to(**kind) if case.bias == "T5" else None
+        bias: Any = torch.randn(case.H, case.T, case.T).to(**kind) if case.bias == "dense" else None
+        self.dense_bias = bias
         for x in self.leaves.values():
             x.requires_grad_(case.train)
 
     @cached_property
     def leaves(self) -> dict[str, Tensor]:
-        found = {"q": self.q, "k": self.k, "v": self.v}
+        leaves = {"q": self.q, "k": self.k, "v": self.v}
         if isinstance(self.energy, nn.Module):
-            found |= {f"energy.{name}": x for name, x in self.energy.named_parameters()}
+            leaves |= {f"energy.{name}": x for name, x in self.energy.named_parameters()}
         if self.table is not None:
-            found["table"] = self.table.weight
+            leaves["table"] = self.table.weight
         if self.dense_bias is not None:
-            found["dense"] = self.dense_bias
-        return found
+            leaves["dense"] = self.dense_bias
+        return leaves
 
     # ------------------------------------------------------------------------------- rules as plain formulas
     def allowed(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -92,9 +95,10 @@ class Problem:
         """Indices of sequence, head, query and key that broadcast to (B, H, T, T)."""
         case = self.case
         sizes = (case.B, case.H, case.T, case.T)
-        return tuple(
+        b, h, i, j = (
             torch.arange(n, device=case.device).view(-1, *(1,) * (3 - d)) for d, n in enumerate(sizes)
         )
+        return b, h, i, j
 
     @cached_property
     def dense_mask(self) -> Tensor | None:
@@ -140,6 +144,7 @@ class Problem:
         if case.mask in ("none", "causal"):
             return case.B * case.T**2 * (0.5 if case.mask == "causal" else 1.0)
         allowed = self.dense_mask
+        assert allowed is not None
         return float(allowed.expand(-1, 1, case.T, -1).sum()) * case.B / len(allowed)
 
     def flops(self) -> float | None:
@@ -151,7 +156,7 @@ class Problem:
             else 4 * case.D * case.H * self.pairs() * (3.5 if case.train else 1.0)
         )
 
-    # ------------------------------------------------------------------------------------- regard's own words
+    # ---------------------------------------------------------------------------------- rules as regard's obj
     def options(self, sequences: slice = slice(None)) -> dict:
         """The options of regard.attend, for some of the sequences."""
         case = self.case
@@ -189,10 +194,10 @@ class Problem:
         count = 1 if self.case.T >= ONE_SEQUENCE else self.case.B
         parts = [self._truth_of(exact, slice(b, b + 1)) for b in range(count)]
         shared = [name for name in parts[0] if name not in ("out", "q", "k", "v")]
-        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name not in shared}
+        truth = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name not in shared}
         if count == self.case.B:
-            found |= {name: sum(part[name] for part in parts) for name in shared}
-        return found
+            truth |= {name: torch.stack([part[name] for part in parts]).sum(0) for name in shared}
+        return truth
 
     def _truth_of(self, exact: Problem, one: slice) -> dict[str, Tensor]:
         learn = self.case.train and self.case.T < NO_GRADIENTS

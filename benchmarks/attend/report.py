@@ -29,7 +29,7 @@ def short(x: float | None) -> str:
     return NONE if x is None else f"{x:.0e}"
 
 
-def mib(x: int | None) -> str:
+def mib(x: float | None) -> str:
     return NONE if x is None else f"{x / 2**20:.1f}" if x < 10 * 2**20 else f"{x / 2**20:.0f}"
 
 

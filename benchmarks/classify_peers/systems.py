@@ -9,11 +9,12 @@ from importlib.metadata import version
 from typing import Any
 
 OURS, TFIDF, HASHING, FASTTEXT = "regard", "TF-IDF", "hashing", "fastText"
+# Whose environment a peer lives in.
 PLACE = {
     TFIDF: "scikit-learn",
     HASHING: "scikit-learn",
     FASTTEXT: "fasttext",
-}  # whose environment a peer lives in
+}
 Rows = tuple[list[str], list[str]]  # texts and labels
 
 
@@ -118,9 +119,8 @@ class Regard:
     """A trained model folder of ours; how long it was trained is on its card."""
 
     def __init__(self, folder: str) -> None:
-        os.environ["RAYON_NUM_THREADS"] = os.environ.get(
-            "OMP_NUM_THREADS", "1"
-        )  # of the tokenizers, before they wake
+        # Of the tokenizers, before they wake.
+        os.environ["RAYON_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
         import torch
 
         import regard

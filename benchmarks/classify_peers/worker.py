@@ -15,12 +15,12 @@ class Worker:
     """`train`, `label`, `one` and `outputs` are what the parent asks for."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        told = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
+        handout = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
         self.parts: dict[str, systems.Rows] = {
-            part: (rows[0], rows[1]) for part, rows in told["parts"].items()
+            part: (rows[0], rows[1]) for part, rows in handout["parts"].items()
         }
         self.all = [text for texts, _ in self.parts.values() for text in texts]
-        self.system = systems.make(name, told["models"].get(name, ""))
+        self.system = systems.make(name, handout["models"].get(name, ""))
 
     def train(self) -> dict:
         found = self.system.train(self.parts["train"], self.parts["validation"])

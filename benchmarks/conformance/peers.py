@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ def flex(query, key, value, mask=None, bias=None, causal=False):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     traced = torch.compiler.is_compiling()
-    if not traced and any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in (query, key, value)):
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    if not traced and any(map(wrapped, (query, key, value))):
         raise Refused("on a CPU it runs without gradients, and has no vmap")
     _four_axes(query, key, value)
     if key.shape[:3] != value.shape[:3]:
@@ -155,7 +157,7 @@ def _make_x_transformers(flash: bool) -> Attention:
     return attend
 
 
-def _regroup(x: Tensor | None, groups: int) -> Tensor | None:
+def _regroup(x: Any, groups: int) -> Any:
     return None if x is None else x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
 
@@ -192,9 +194,10 @@ def _make_transformers() -> Attention:
     """transformers' eager attention of Llama, with its additive mask (the lowest finite number)."""
     from transformers.models.llama.modeling_llama import eager_attention_forward
 
-    modules = {
+    # The two attributes of its layer that the function reads.
+    modules: dict[int, Any] = {
         n: SimpleNamespace(num_key_value_groups=n, training=False) for n in range(1, 9)
-    }  # what it reads of its layer
+    }
 
     def attend(query, key, value, mask=None, bias=None, causal=False):
         _four_axes(query, key, value)

@@ -23,7 +23,7 @@ from regard.interchange.export.tokenizer_files import vocabulary_list
 
 def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:
     """What all systems read; their own weights are written by `place`."""
-    told = {
+    content = {
         "model": str(where.resolve()),
         "config": model.config,
         "source_pieces": vocabulary_list(model.source_tokenizer),
@@ -31,7 +31,7 @@ def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:
         "specials": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
         "texts": {text.name: text.sources for text in texts},
     }
-    (folder / "handout.json").write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+    (folder / "handout.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def place(model: Any, system: str, folder: Path) -> Place:
@@ -60,7 +60,7 @@ def _written(model: Any, system: str, folder: Path) -> Place:
 
 
 def _joey_can(config: dict[str, Any]) -> None:
-    wanted = {
+    expected = {
         "kind": "transformer",
         "position": "sinusoidal",
         "norm_kind": "layer",
@@ -68,7 +68,7 @@ def _joey_can(config: dict[str, Any]) -> None:
         "mask": None,
     }
     for side in ("encoder", "decoder"):
-        for key, value in wanted.items():
+        for key, value in expected.items():
             if config[side][key] not in (value, config[side]["heads"] if key == "key_heads" else value):
                 raise RegardError(f"it cannot express this model: its {side} has {key} {config[side][key]}")
     if config.get("output_bias"):

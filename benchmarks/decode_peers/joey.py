@@ -18,7 +18,7 @@ class JoeyNMT(Batching):
 
     note = "ranks beams by log p / ((5 + length) / 6), the nearest to log p / length that it has"
 
-    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
         import torch
         from joeynmt.batch import Batch
         from joeynmt.model import build_model
@@ -27,13 +27,13 @@ class JoeyNMT(Batching):
         self.Batch, self.search, self.special, self.version = (
             Batch,
             search,
-            told["specials"],
+            handout["specials"],
             version("joeynmt"),
         )
-        source, target = (_vocabulary(told[f"{side}_pieces"]) for side in ("source", "target"))
-        if told["source_pieces"] == told["target_pieces"]:
+        source, target = (_vocabulary(handout[f"{side}_pieces"]) for side in ("source", "target"))
+        if handout["source_pieces"] == handout["target_pieces"]:
             target = source
-        self.model = build_model(_config(told["config"]), source, target).eval()
+        self.model = build_model(_config(handout["config"]), source, target).eval()
         found = self.model.load_state_dict(torch.load(folder / "joey.pt"), strict=False)
         wrong = [name for name in found.missing_keys if not name.endswith("pe.pe")] + found.unexpected_keys
         if wrong:

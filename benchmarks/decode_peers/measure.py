@@ -121,10 +121,10 @@ class Bench:
                 answer = under_way[name].ask("translate", **everything, setting=rows[name].setting)
                 rows[name].seconds.append(answer["seconds"])
                 rows[name].tokens = answer["tokens"]
-        told = ", ".join(
+        rates_text = ", ".join(
             f"{' '.join(name)} {rate:.0f}" for name in under_way if (rate := rows[name].rate) is not None
         )
-        say(f"  round {turn + 1}, target tokens/s: {told}")
+        say(f"  round {turn + 1}, target tokens/s: {rates_text}")
 
     def _search(self, process: Process, text: Text, beam: int) -> Setting:
         """The fastest setting on sentences of about the median length, as many as take a few seconds."""
@@ -148,8 +148,11 @@ class Bench:
                 spent += answer["seconds"]
             rates[i] = max(found)
         best = max(rates, key=rates.__getitem__)
-        told = ", ".join(f"{_brief(settings[i])} {rate:.0f}" for i, rate in rates.items())
-        say(f"  {process.name}, {len(which)} sentences: {told} tokens/s; {_brief(settings[best])} it is")
+        rates_text = ", ".join(f"{_brief(settings[i])} {rate:.0f}" for i, rate in rates.items())
+        say(
+            f"  {process.name}, {len(which)} sentences: {rates_text} tokens/s; "
+            f"{_brief(settings[best])} is the fastest"
+        )
         return settings[best]
 
     # ----------------------------------------------------------------------------------------- one sentence
@@ -168,9 +171,8 @@ class Bench:
                         for limit in (1, text.limit):
                             with _trouble(rows[name], under_way):
                                 options = {"text": text.name, "which": [sentence], "beam": 1, "limit": limit}
-                                under_way[name].ask(
-                                    "translate", **options, setting=setting
-                                )  # the others had the caches
+                                # The others had the caches.
+                                under_way[name].ask("translate", **options, setting=setting)
                                 answer = under_way[name].ask("translate", **options, setting=setting)
                                 if nth >= 2:
                                     times.setdefault((name, i, limit), []).append(answer["seconds"])

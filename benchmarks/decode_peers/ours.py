@@ -18,8 +18,8 @@ from regard.pipelines.translate import translate_tokens
 class Regard:
     """Length-sorted batches of `batch_tokens`, with the given number of workers."""
 
-    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
-        model = regard.load(told["model"])
+    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
+        model = regard.load(handout["model"])
         reason = why_not(model, precision)
         if reason is not None and precision != "float32":
             raise ValueError(reason)
@@ -32,9 +32,8 @@ class Regard:
         ]
 
     def alone(self) -> list[Setting]:
-        return [
-            {"workers": 1, "threads": n} for n in THREADS
-        ]  # of which a second one takes half of each product
+        # Of which a second one takes half of each product.
+        return [{"workers": 1, "threads": n} for n in THREADS]
 
     def prepare(self, setting: Setting, sentences: Sentences) -> Sentences:
         torch.set_num_threads(setting.get("threads", setting["workers"]))

@@ -64,10 +64,10 @@ def facts(model: Any, texts: list[Text], command: str, load: float | None) -> di
     }
 
 
-def markdown(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) -> str:
-    lines = ["# Decoding speed", "", f"`{told['command']}`", "", _described(rows, told)]
+def markdown(rows: list[Row], alone: dict[Name, Latency], facts: dict[str, Any]) -> str:
+    lines = ["# Decoding speed", "", f"`{facts['command']}`", "", _described(rows, facts)]
     notes: list[str] = []
-    for text in told["texts"]:
+    for text in facts["texts"]:
         here = [row for row in rows if row.text == text["name"]]
         if here:
             lines += ["", _title(text), "", *_table(HEADER, [_cells(row, here, notes) for row in here])]
@@ -88,19 +88,19 @@ def markdown(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) 
     return "\n".join(lines) + "\n"
 
 
-def as_json(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) -> str:
+def as_json(rows: list[Row], alone: dict[Name, Latency], facts: dict[str, Any]) -> str:
     kept = [
         {key: value for key, value in asdict(row).items() if key != "outputs"} | {"rate": row.rate}
         for row in rows
     ]
     single = [{"system": name[0], "precision": name[1], **asdict(one)} for name, one in alone.items()]
-    found = {"facts": told, "rows": kept, "latency": single, "equal": equal(rows)}
+    found = {"facts": facts, "rows": kept, "latency": single, "equal": equal(rows)}
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 
 # -------------------------------------------------------------------------------------------------- the parts
-def _described(rows: list[Row], told: dict[str, Any]) -> str:
-    model, load = told["model"], told["load"]
+def _described(rows: list[Row], facts: dict[str, Any]) -> str:
+    model, load = facts["model"], facts["load"]
     sides = (model["encoder"], model["decoder"])
     shape = (
         f"{'+'.join(str(s['layers']) for s in sides)} layers, {sides[1]['norm']}-norm, width {model['dim']}, "
@@ -109,8 +109,8 @@ def _described(rows: list[Row], told: dict[str, Any]) -> str:
     shape += f"{model['parameters'] / 1e6:.1f} M weights"
     versions = ", ".join(dict.fromkeys(f"{row.system} {row.version}" for row in rows if row.version))
     busy = "" if load is None else f", load {load:.1f} at the start"
-    around = f"torch {told['torch']}, Python {told['python']}; {told['date']}"
-    return f"{model['name']}: {shape}. {told['cpu']}, {told['cores']} cores{busy}; {versions}, {around}."
+    around = f"torch {facts['torch']}, Python {facts['python']}; {facts['date']}"
+    return f"{model['name']}: {shape}. {facts['cpu']}, {facts['cores']} cores{busy}; {versions}, {around}."
 
 
 def _title(text: dict[str, Any]) -> str:
@@ -120,10 +120,10 @@ def _title(text: dict[str, Any]) -> str:
 
 
 def _cells(row: Row, here: list[Row], notes: list[str]) -> list[str]:
-    said, mark = f"{row.system}: {row.trouble or row.note}", ""
+    note, mark = f"{row.system}: {row.trouble or row.note}", ""
     if row.trouble or row.note:
-        notes += [] if said in notes else [said]
-        mark = f" [{notes.index(said) + 1}]"
+        notes += [] if note in notes else [note]
+        mark = f" [{notes.index(note) + 1}]"
     peak = NONE if row.peak is None else f"{row.peak / 2**20:.0f}"
     bleu, rounds = NONE if row.bleu is None else f"{row.bleu:.2f}", _rounds(row)
     setting = " ".join(f"{key}={value}" for key, value in row.setting.items()) or NONE

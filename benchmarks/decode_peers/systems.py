@@ -57,7 +57,7 @@ class CTranslate2:
 
     note = "takes and gives pieces as strings"
 
-    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]
         import ctranslate2
 
@@ -67,8 +67,8 @@ class CTranslate2:
             precision,
             ctranslate2.__version__,
         )
-        self.source, self.eos = told["source_pieces"], told["specials"]["eos"]
-        self.number = {piece: i for i, piece in enumerate(told["target_pieces"])}
+        self.source, self.eos = handout["source_pieces"], handout["specials"]["eos"]
+        self.number = {piece: i for i, piece in enumerate(handout["target_pieces"])}
         self.threads: tuple[int, int] | None = None
 
     def settings(self) -> list[Setting]:
@@ -122,9 +122,8 @@ class Batching:
         found: Sentences = [[]] * len(prepared)
         for start in range(0, len(order), setting["sentences"]):
             part = order[start : start + setting["sentences"]]
-            most = min(
-                limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20
-            )  # less to do than the limit of all sentences
+            # Less to do than the limit of all sentences.
+            most = min(limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20)
             for i, words in zip(part, self.batch([prepared[i] for i in part], beam, most), strict=True):
                 found[i] = words
         return found
@@ -151,11 +150,11 @@ def cut(words: list[int], eos: int) -> list[int]:
 class HuggingFace(Batching):
     """MarianMT and `generate`; in int8 its linear maps are quantised dynamically by torch."""
 
-    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
         import torch
         import transformers
 
-        self.special, self.version = told["specials"], transformers.__version__
+        self.special, self.version = handout["specials"], transformers.__version__
         self.model: Any = transformers.MarianMTModel.from_pretrained(
             str(folder / "huggingface"), dtype=torch.float32
         ).eval()

@@ -12,26 +12,28 @@ from benchmarks.decode_peers import systems
 from benchmarks.peers.answering import answer, peak_memory
 
 
-def make(name: str, precision: str, folder: Path, told: dict[str, Any]) -> systems.System:
+def make(name: str, precision: str, folder: Path, handout: dict[str, Any]) -> systems.System:
     """The system of that name; what the others need is not imported."""
     if name == systems.OURS:
         from benchmarks.decode_peers.ours import Regard
 
-        return Regard(folder, precision, told)
+        return Regard(folder, precision, handout)
     if name == systems.JOEY:
         from benchmarks.decode_peers.joey import JoeyNMT
 
-        return JoeyNMT(folder, precision, told)
-    return {systems.CT2: systems.CTranslate2, systems.HF: systems.HuggingFace}[name](folder, precision, told)
+        return JoeyNMT(folder, precision, handout)
+    return {systems.CT2: systems.CTranslate2, systems.HF: systems.HuggingFace}[name](
+        folder, precision, handout
+    )
 
 
 class Worker:
     """`settings`, `translate`, `outputs` and `tell` are what the parent asks for."""
 
     def __init__(self, name: str, precision: str, folder: Path) -> None:
-        told = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
-        self.texts: dict[str, systems.Sentences] = told["texts"]
-        self.system = make(name, precision, folder, told)
+        handout = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
+        self.texts: dict[str, systems.Sentences] = handout["texts"]
+        self.system = make(name, precision, folder, handout)
         self.found: systems.Sentences = []
 
     def settings(self) -> dict:

@@ -127,6 +127,7 @@ def tune(names: list[str], seconds: float) -> None:
         band, slopes, scale = ours.band_of(call.mask, call), ours.slopes_of(call), 1 / math.sqrt(shape[-1])
         assert band is not None
         out, logs = ours.banded(q, k, v, scale, band, slopes)
+        assert logs is not None
         grad = torch.randn_like(out)
         for what in ("_forward_block", "_keys_block", "_queries_block"):
             kept, found = getattr(ours, what), []
@@ -138,10 +139,13 @@ def tune(names: list[str], seconds: float) -> None:
                 setattr(ours, what, lambda *_, block=block: block)
                 try:
                     if what == "_forward_block":
-                        ms = milliseconds(lambda: ours.banded(q, k, v, scale, band, slopes), 0.03)
+                        ms = milliseconds(lambda band=band: ours.banded(q, k, v, scale, band, slopes), 0.03)
                     else:
                         ms = milliseconds(
-                            lambda: ours.banded_backward(q, k, v, out, logs, grad, scale, band, slopes), 0.03
+                            lambda band=band, logs=logs: ours.banded_backward(
+                                q, k, v, out, logs, grad, scale, band, slopes
+                            ),
+                            0.03,
                         )
                 except Exception as error:
                     print(f"    {block}: {str(error)[:60]}")

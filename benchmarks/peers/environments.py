@@ -41,31 +41,31 @@ def cache() -> Path:
 def peer(name: str) -> Place:
     """The environment of a peer, made on the first call, and complete once all packages are installed."""
     torch = () if name in WITHOUT_TORCH else (f"torch=={version('torch').split('+')[0]}",)
-    wanted = [*PLACES[name], *torch]
+    packages = [*PLACES[name], *torch]
     folder = cache() / name
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     made = folder / "made.txt"
-    if python.exists() and made.exists() and made.read_text(encoding="utf-8").split("\n") == wanted:
+    if python.exists() and made.exists() and made.read_text(encoding="utf-8").split("\n") == packages:
         return Place(str(python))
     print(
-        f"making the environment of {name} ({', '.join(wanted)}); this takes minutes",
+        f"making the environment of {name} ({', '.join(packages)}); this takes minutes",
         file=sys.stderr,
         flush=True,
     )
     try:
-        _install(folder, python, wanted)
+        _install(folder, python, packages)
     except (OSError, subprocess.CalledProcessError) as trouble:
-        return Place(None, f"could not be installed: {_said(trouble)}")
-    made.write_text("\n".join(wanted), encoding="utf-8")
+        return Place(None, f"could not be installed: {_error_text(trouble)}")
+    made.write_text("\n".join(packages), encoding="utf-8")
     return Place(str(python))
 
 
-def _install(folder: Path, python: Path, wanted: list[str]) -> None:
+def _install(folder: Path, python: Path, packages: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     _quietly([sys.executable, "-m", "venv", str(folder)])
     constraints = folder / "constraints.txt"  # an unpinned torch would be the newest, and another than ours
-    constraints.write_text(wanted[-1] + "\n", encoding="utf-8")
+    constraints.write_text(packages[-1] + "\n", encoding="utf-8")
     _quietly(
         [
             str(python),
@@ -76,7 +76,7 @@ def _install(folder: Path, python: Path, wanted: list[str]) -> None:
             "--quiet",
             "-c",
             str(constraints),
-            *wanted,
+            *packages,
         ]
     )
 
@@ -85,7 +85,7 @@ def _quietly(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8", errors="replace")
 
 
-def _said(trouble: OSError | subprocess.CalledProcessError) -> str:
+def _error_text(trouble: OSError | subprocess.CalledProcessError) -> str:
     """The last line that names an error, else the last line."""
     text = str(trouble) if isinstance(trouble, OSError) else f"{trouble.stdout or ''}\n{trouble.stderr or ''}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -26,12 +26,12 @@ class Process:
         environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads), "PYTHONUTF8": "1"}
         environment |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
         self.name = " ".join(arguments)
-        self.said = (folder / (self.name.replace(" ", "-") + ".txt")).open(
+        self.errors = (folder / (self.name.replace(" ", "-") + ".txt")).open(
             "w+", encoding="utf-8", errors="replace"
         )
         self.running = subprocess.Popen(
             [str(place.python), "-m", module, *arguments, str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, encoding="utf-8",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8",
             env=environment, cwd=ROOT,
         )  # fmt: skip
 
@@ -52,9 +52,9 @@ class Process:
 
     def _last_words(self) -> str:
         code = self.running.wait()
-        self.said.seek(0)
-        lines = [line.strip() for line in self.said if line.strip()]
-        return f"ended with code {code}: {lines[-1][:200] if lines else 'it said nothing'}"
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors if line.strip()]
+        return f"ended with code {code}: {lines[-1][:200] if lines else 'no error output'}"
 
     def end(self) -> None:
         if self.running.stdin is not None:
@@ -64,7 +64,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.running.kill()
             self.running.wait()
-        self.said.close()
+        self.errors.close()
 
 
 def say(text: str) -> None:

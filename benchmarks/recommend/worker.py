@@ -19,6 +19,10 @@ class Worker:
         self.system, self.folder = system, folder
         self.data = np.load(folder / "ratings.npz", allow_pickle=False)
 
+    def fit(self, train, seed):
+        """Fit the rows of the mask `train`; return a function that predicts those of another mask."""
+        raise NotImplementedError
+
     def fold(self, number: int, seed: int) -> dict:
         test = self.data["fold"] == number
         begin = time.process_time()

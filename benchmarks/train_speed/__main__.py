@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         for precision in options.precision:
             measure.profile(task, places, precision, max(options.threads), options.profile)
         return 0
-    told = report.facts(task, name, command.line(NAME, argv), command.busy())
+    facts = report.facts(task, name, command.line(NAME, argv), command.busy())
     results: list[Result] = []
     finished = True
     for precision in options.precision:
@@ -99,11 +99,11 @@ def main(argv: list[str] | None = None) -> int:
             finished = False
             break
     if results:
-        print(report.plain_text(results, told, task))
+        print(report.plain_text(results, facts, task))
         command.keep(
-            options, json=report.as_json(results, told, task), markdown=report.markdown(results, told, task)
+            options, json=report.as_json(results, facts, task), markdown=report.markdown(results, facts, task)
         )
-    # A peer that fails is the peer's affair and is told in a footnote; our own failure is a bug here.
+    # A peer that fails gets a footnote; a failure of regard is an error.
     return 130 if not finished else int(any(r.system == OURS and r.trouble for r in results))
 
 

@@ -129,14 +129,14 @@ def _time(
                 if system in processes:
                     _turn(processes, results[system], n, batch, warm=passes > 0)
         passes += 1
-        told = ", ".join(
+        rates_text = ", ".join(
             f"{system} {found:.0f}"
             for system in processes
             if (found := results[system].rate(sum(pairs.labels for pairs in timed))) is not None
         )
         say(
             f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: "
-            f"{told or 'the first pass only warms up'}"
+            f"{rates_text or 'the first pass only warms up'}"
         )
 
 

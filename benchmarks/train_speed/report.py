@@ -48,28 +48,28 @@ def facts(task: Task, corpus: str, command: str, load: float | None) -> dict:
 
 
 # -------------------------------------------------------------------------------------------------- the table
-def rows(results: list[Result], told: dict) -> tuple[list[list[str]], list[str]]:
+def rows(results: list[Result], facts: dict) -> tuple[list[list[str]], list[str]]:
     """The cells, and a footnote for every system that has no numbers or is not quite the same model."""
     notes: list[str] = []
-    cells = [_cells(result, results, told, notes) for result in results]
+    cells = [_cells(result, results, facts, notes) for result in results]
     return cells, notes
 
 
-def _cells(result: Result, results: list[Result], told: dict, notes: list[str]) -> list[str]:
+def _cells(result: Result, results: list[Result], facts: dict, notes: list[str]) -> list[str]:
     mark = ""
-    said = f"{result.system}: {result.trouble or result.note}"
+    note = f"{result.system}: {result.trouble or result.note}"
     if result.trouble or result.note:
-        notes += [] if said in notes else [said]
-        mark = f" [{notes.index(said) + 1}]"
-    rate, peer = result.rate(told["labels"]), best_peer(results, result.precision, told)
+        notes += [] if note in notes else [note]
+        mark = f" [{notes.index(note) + 1}]"
+    rate, peer = result.rate(facts["labels"]), best_peer(results, result.precision, facts)
     against = NONE if rate is None or peer is None else f"{rate / peer:.2f}"
     learned = NONE if result.after is None else f"{result.before:.2f} → {result.after:.2f}"
     return [
         result.system + mark,
         result.precision,
-        _threads(result, told),
+        _threads(result, facts),
         _number(rate),
-        _number(result.rate(told["tokens"])),
+        _number(result.rate(facts["tokens"])),
         against,
         NONE if result.parameters is None else f"{result.parameters / 1e6:.2f} M",
         NONE if result.peak is None else f"{result.peak / 2**20:.0f}",
@@ -77,17 +77,17 @@ def _cells(result: Result, results: list[Result], told: dict, notes: list[str]) 
     ]
 
 
-def best_peer(results: list[Result], precision: str, told: dict) -> float | None:
-    rates = [r.rate(told["labels"]) for r in results if r.system != OURS and r.precision == precision]
+def best_peer(results: list[Result], precision: str, facts: dict) -> float | None:
+    rates = [r.rate(facts["labels"]) for r in results if r.system != OURS and r.precision == precision]
     return max((rate for rate in rates if rate is not None), default=None)
 
 
-def _threads(result: Result, told: dict) -> str:
+def _threads(result: Result, facts: dict) -> str:
     """The best number of threads, and what the others gave."""
     if result.threads is None:
         return NONE
     others = [
-        f"{n}: {_number(result.rate(told['labels'], n))}"
+        f"{n}: {_number(result.rate(facts['labels'], n))}"
         for n in sorted(result.seconds)
         if n != result.threads
     ]
@@ -98,61 +98,61 @@ def _number(x: float | None) -> str:
     return NONE if x is None else f"{x:,.0f}".replace(",", " ")
 
 
-def legend(results: list[Result], told: dict, notes: list[str], task: Task) -> list[str]:
+def legend(results: list[Result], facts: dict, notes: list[str], task: Task) -> list[str]:
     s = task.sizes
     lines = [
         f"Transformer, {s.layers}+{s.layers} layers, post-norm, width {s.dim}, {s.heads} heads, "
         f"inner {s.inner}, ReLU, sinusoidal positions, one table of {s.vocabulary} byte-level BPE tokens for "
         f"source, target and output; dropout {s.dropout} on embeddings and residual branches, "
         f"label smoothing {s.smoothing}, Adam, gradients clipped at {s.clip}.",
-        f"Batches of {told['corpus']}, the same token ids for all: sentences × (source, target) "
-        f"{', '.join(told['batches'])}; {told['padding']:.1%} padding, which is not counted as tokens.",
+        f"Batches of {facts['corpus']}, the same token ids for all: sentences × (source, target) "
+        f"{', '.join(facts['batches'])}; {facts['padding']:.1%} padding, which is not counted as tokens.",
         "tok/s: of whole training steps (loss, gradients, clipping, update), each batch at its median over "
         "the passes, all systems in turns, each with the number of threads it is fastest with (in brackets: "
         "with the other number). × best peer: of the same precision.",
-        f"held-out loss: nats per target token before and after {told['steps']} steps on the same batches in "
-        "the same order. peak MiB: the most the whole process held, interpreter and libraries included.",
+        f"held-out loss: nats per target token before and after {facts['steps']} steps on the same batches "
+        "in the same order. peak MiB: the most the whole process held, interpreter and libraries included.",
     ]
     lines += [f"[{i}] {note}." for i, note in enumerate(notes, 1)]
-    return [*lines, *summary(results, told)]
+    return [*lines, *summary(results, facts)]
 
 
-def summary(results: list[Result], told: dict) -> list[str]:
-    said = []
+def summary(results: list[Result], facts: dict) -> list[str]:
+    note = []
     for precision in dict.fromkeys(r.precision for r in results):
-        peer = best_peer(results, precision, told)
-        mine = next(
-            (r.rate(told["labels"]) for r in results if r.system == OURS and r.precision == precision), None
+        peer = best_peer(results, precision, facts)
+        our_rate = next(
+            (r.rate(facts["labels"]) for r in results if r.system == OURS and r.precision == precision), None
         )
-        if peer is not None and mine is not None:
-            said.append(f"{mine / peer:.2f} × the best peer in {precision}")
-    mine, peer = (_at_best(results, told, ours) for ours in (True, False))
-    if mine is not None and peer is not None:
-        said.append(
-            f"{mine[0] / peer[0]:.2f} × where each has its best precision "
-            f"(regard {mine[1]}, {peer[2]} {peer[1]})"
+        if peer is not None and our_rate is not None:
+            note.append(f"{our_rate / peer:.2f} × the best peer in {precision}")
+    our_rate, peer = (_at_best(results, facts, ours) for ours in (True, False))
+    if our_rate is not None and peer is not None:
+        note.append(
+            f"{our_rate[0] / peer[0]:.2f} × where each has its best precision "
+            f"(regard {our_rate[1]}, {peer[2]} {peer[1]})"
         )
-    return [f"regard trains at {'; '.join(said)}."] if said else []
+    return [f"regard trains at {'; '.join(note)}."] if note else []
 
 
-def _at_best(results: list[Result], told: dict, ours: bool) -> tuple[float, str, str] | None:
+def _at_best(results: list[Result], facts: dict, ours: bool) -> tuple[float, str, str] | None:
     """(target tokens/s, precision, system) of the fastest there is."""
-    timed = [(r.rate(told["labels"]), r.precision, r.system) for r in results if (r.system == OURS) == ours]
+    timed = [(r.rate(facts["labels"]), r.precision, r.system) for r in results if (r.system == OURS) == ours]
     return max(
         ((rate, precision, system) for rate, precision, system in timed if rate is not None), default=None
     )
 
 
 # ---------------------------------------------------------------------------------------------- tables
-def described(told: dict) -> str:
-    load = "" if told["load"] is None else f", load {told['load']:.1f} at the start"
-    peers = ", ".join(told["peers"])
-    versions = f"regard {told['regard']}, torch {told['torch']}, {peers}, Python {told['python']}"
-    return f"{told['cpu']}, {told['cores']} cores{load}; {versions}; {told['date']}"
+def described(facts: dict) -> str:
+    load = "" if facts["load"] is None else f", load {facts['load']:.1f} at the start"
+    peers = ", ".join(facts["peers"])
+    versions = f"regard {facts['regard']}, torch {facts['torch']}, {peers}, Python {facts['python']}"
+    return f"{facts['cpu']}, {facts['cores']} cores{load}; {versions}; {facts['date']}"
 
 
-def plain_text(results: list[Result], told: dict, task: Task) -> str:
-    cells, notes = rows(results, told)
+def plain_text(results: list[Result], facts: dict, task: Task) -> str:
+    cells, notes = rows(results, facts)
     widths = [max(len(row[i]) for row in [HEADER, *cells]) for i in range(len(HEADER))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -160,27 +160,27 @@ def plain_text(results: list[Result], told: dict, task: Task) -> str:
     ]
     lines.insert(1, "  ".join("─" * width for width in widths))
     wide = max(shutil.get_terminal_size().columns, 80)
-    below = [part for line in legend(results, told, notes, task) for part in _wrapped(line, wide)]
-    return "\n".join([described(told), "", *lines, "", *below])
+    below = [part for line in legend(results, facts, notes, task) for part in _wrapped(line, wide)]
+    return "\n".join([described(facts), "", *lines, "", *below])
 
 
 def _wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent="  ")
 
 
-def markdown(results: list[Result], told: dict, task: Task) -> str:
-    cells, notes = rows(results, told)
-    lines = ["# Training throughput", "", f"`{told['command']}`", "", described(told), ""]
+def markdown(results: list[Result], facts: dict, task: Task) -> str:
+    cells, notes = rows(results, facts)
+    lines = ["# Training throughput", "", f"`{facts['command']}`", "", described(facts), ""]
     lines += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     lines += ["| " + " | ".join(row) + " |" for row in cells]
-    lines += ["", *(f"- {line}" for line in legend(results, told, notes, task))]
+    lines += ["", *(f"- {line}" for line in legend(results, facts, notes, task))]
     return "\n".join(lines) + "\n"
 
 
-def as_json(results: list[Result], told: dict, task: Task) -> str:
+def as_json(results: list[Result], facts: dict, task: Task) -> str:
     found = [
-        asdict(r) | {"rate": r.rate(told["labels"]), "rate_all": r.rate(told["tokens"])} for r in results
+        asdict(r) | {"rate": r.rate(facts["labels"]), "rate_all": r.rate(facts["tokens"])} for r in results
     ]
     return json.dumps(
-        {"facts": told, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1
+        {"facts": facts, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1
     )

@@ -80,16 +80,16 @@ class Task:
 
     @classmethod
     def load(cls, folder: Path) -> Task:
-        told = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+        content = json.loads((folder / "task.json").read_text(encoding="utf-8"))
         with np.load(folder / "batches.npz", allow_pickle=False) as arrays:
             parts = {
                 name: [
                     Pairs(arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"])
-                    for i in range(told[name])
+                    for i in range(content[name])
                 ]
                 for name in ("learn", "timed", "held_out")
             }
-        return cls(Sizes(**told["sizes"]), **parts)
+        return cls(Sizes(**content["sizes"]), **parts)
 
 
 # ------------------------------------------------------------------------------------------------ from text
@@ -120,13 +120,14 @@ def make(
 
 def _tokenizer(lines: list[str], size: int):
     """A function from pairs of texts to pairs of token ids, without BOS and EOS."""
+    # The workers have no use for it.
     from tokenizers import (
         Tokenizer,
         decoders,
         models,
         pre_tokenizers,
         trainers,
-    )  # the workers have no use for it
+    )
 
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

@@ -42,7 +42,7 @@ def run_length(model: Any, shape: Shape, T: int, device: str, seconds: float, mo
     """Both questions at one length, by all systems that can."""
     ids = models.tokens(T, device)
     q, k = models.vectors(model, ids, shape.layer, shape.head)
-    truths = {HEAD: models.true_rows(q, k, _some(T, device)), SUMS: models.true_column_sums(q, k)}
+    truths = {HEAD: models.true_rows(q, k, _sampled_rows(T, device)), SUMS: models.true_column_sums(q, k)}
     rows: list[Row] = [Row(T, "", PLAIN)]
     steps: dict[int, Callable[[], object]] = {0: plain(model, ids)}
     if model.config._attn_implementation != "sdpa":
@@ -56,13 +56,13 @@ def run_length(model: Any, shape: Shape, T: int, device: str, seconds: float, mo
                 row.trouble = _too_much(name, question, shape, T, most_bytes)
                 if row.trouble is None:
                     answers: list[Tensor] = []
-                    step = make(model, ids, shape, question)
-                    first = seconds_of(lambda: answers.append(step()), device)
+                    answer = make(model, ids, shape, question)
+                    first = seconds_of(lambda answer=answer: answers.append(answer()), device)
                     row.error = _error(answers.pop(), truths[question], question, shape, device)
                     if first > SLOW:
                         row.times = [first]
                     else:
-                        steps[len(rows) - 1] = step
+                        steps[len(rows) - 1] = answer
             except ModuleNotFoundError as trouble:
                 row.trouble = f"is not installed ({first_line(trouble)})"
             except Exception as trouble:  # a peer may fail in any way; the table says how
@@ -73,7 +73,7 @@ def run_length(model: Any, shape: Shape, T: int, device: str, seconds: float, mo
     return rows
 
 
-def _some(T: int, device: str) -> Tensor:
+def _sampled_rows(T: int, device: str) -> Tensor:
     """The rows that are compared with float64."""
     return torch.linspace(0, T - 1, min(T, 64), device=device).long()
 
@@ -91,7 +91,9 @@ def _too_much(name: str, question: str, shape: Shape, T: int, most_bytes: int) -
 def _error(found: Tensor, truth: Tensor, question: str, shape: Shape, device: str) -> float:
     """max |x − truth| over max |truth|, the truth in float64."""
     found = found.to(device)
-    found = found[_some(found.shape[0], device)] if question == HEAD else found[shape.layer, shape.head]
+    found = (
+        found[_sampled_rows(found.shape[0], device)] if question == HEAD else found[shape.layer, shape.head]
+    )
     return float((found.double() - truth).abs().max() / truth.abs().max())
 
 

@@ -67,4 +67,8 @@ def attnread(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
     return head if question == HEAD else sums
 
 
-SYSTEMS = {"regard.watch": ours, "eager": eager, "attnread": attnread}
+SYSTEMS: dict[str, Callable[..., Answer]] = {
+    "regard.watch": ours,
+    "eager": eager,
+    "attnread": attnread,
+}

@@ -404,7 +404,7 @@ def test_the_engine_of_a_changed_model_is_refused(kind, model):
 
 
 def test_recurrent_decoders_are_changed_and_have_no_positions():
-    for decoder in ("bahdanau", "parameterised"):
+    for decoder in ("bahdanau", "projected"):
         model = make(ENCODERS["gru"], DECODERS[decoder], vocab=20).eval()
         plain = translate_tokens(model, [[4, 5, 6], [7]], limits=Limits(max_length=5))[0][0].log_p
         with intervene(model, {"decoder.attention": Uniform()}) as changed:

@@ -266,7 +266,7 @@ def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_pa
     (tmp_path / "in.jsonl").write_text('{"q": "x"}\n', encoding="utf-8")
     made = {
         "{translator}": lambda: translator(tmp_path / "other"),
-        "{plain}": lambda: classifier(tmp_path / "other", encoder="kim", pooling="max"),
+        "{plain}": lambda: classifier(tmp_path / "other", encoder="text-cnn", pooling="max"),
     }
     args = [made[arg]() if arg in made else arg.format(folder=folder, tmp=tmp_path) for arg in args]
     with pytest.raises(error, match=says) as raised:

@@ -48,7 +48,7 @@ def test_a_corpus_is_described():
 def test_a_missing_corpus_lists_the_files_it_needs():
     code, out, err = run("wikitext-2")
     assert code == 0, err
-    assert "none of 3 is there" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
+    assert "none of 3 was found" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
     code, out, err = run("wikitext-2", "--split", "test")
     assert code == 2 and "there is no nowhere/wikitext-2" in err
 
@@ -78,7 +78,7 @@ def test_json_lines_need_a_field(tmp_path):
     [
         (("multi-30k",), "did you mean multi30k?"),
         (("nothing.tsv",), "there is no file nothing.tsv"),
-        (("tatoeba-sample", "--split", "dev"), "has no part 'dev'; it has train, validation, test"),
+        (("tatoeba-sample", "--split", "dev"), "has no split 'dev'; it has train, validation, test"),
         (("tatoeba-sample", "--source", "fr"), "no language 'fr'"),
         (("tatoeba-sample", "-n", "-1"), "-n"),
     ],

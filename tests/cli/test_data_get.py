@@ -115,7 +115,7 @@ def test_ctrl_c_prints_how_to_resume_and_the_same_command_resumes(server, capsys
     with pytest.raises(typer.Exit) as stopped:
         data.command(["get", "sst2"])
     assert stopped.value.exit_code == 130
-    assert "regard: stopped; the same command continues where this one stopped" in capsys.readouterr().err
+    assert "regard: stopped; run the same command again to resume" in capsys.readouterr().err
     data.command(["get", "sst2"])
     assert server.ranges[:2] == [None, "bytes=1000-"] and corpora.find("sst2").present()
 
@@ -130,7 +130,7 @@ def test_a_corpus_without_parts_is_described_and_is_not_trained_on(monkeypatch, 
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     out = CliRunner().invoke(app, ["data", "cranfield"]).output
     assert (
-        "none of 3 is there; `regard data get cranfield` downloads them (1.8 MB)" in out
+        "none of 3 was found; `regard data get cranfield` downloads them (1.8 MB)" in out
         and "queries.xml" in out
     )
     error = CliRunner().invoke(app, ["train", "sst2", "data.corpus=cranfield", "--dry-run"]).exception

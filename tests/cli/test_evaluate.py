@@ -82,7 +82,7 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
         (
             [("good", "yes"), ("hm", "perhaps")],
             [],
-            "own.csv line 3, column 2: the label 'perhaps' is not among those",
+            "own.csv line 3, column 2: the label 'perhaps' is not one of the training labels",
         ),
         ([("good", "yes")], ["--beam", "2"], "apply to translators, and this model is a classifier"),
         ([("good", "yes")], ["--by-length"], "apply to translators, and this model is a classifier"),

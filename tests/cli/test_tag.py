@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
         (f"{name} Lee went to {place} .", "B-PER I-PER O O B-LOC O") for name in NAMES for place in PLACES
     ]
-    source = Tokenizer.train([text for text, _ in rows], "spelled", 100, lowercase=True)
+    source = Tokenizer.train([text for text, _ in rows], "word-characters", 100, lowercase=True)
     target = Tokenizer.train([tags for _, tags in rows], "word", 100)
     given = {
         "kind": "tagger",
@@ -248,7 +248,7 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
             "a\tO\n",
             ("--conll", "--column", 3),
             DataError,
-            "line 1 of .* has 2 columns and the word should stand in column 3",
+            "line 1 of .* has 2 columns and the word should be in column 3",
         ),
         ("a\n", ("--conll", "--field", "x"), OptionError, "give one of them"),
         ("a\n", ("--conll", "--spaced"), OptionError, "leave it out"),

@@ -123,7 +123,7 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
         "classify",
     )
     output = "\n".join(corpus.warnings)
-    assert "1 label has one row to train on (c); add rows" in output
+    assert "1 label has one training row (c); add rows" in output
     assert (
         "training rows for 3 labels are few: below about 100 each" in output
         and "validation rows are few" in output

@@ -78,7 +78,7 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
             "a\tO\nb\tO\tO\n",
             "line 2 of .* has 3 columns and the lines before have 2, so column 3 is one too many",
         ),
-        ("a O\n\nb c O\n", "line 3 of .* use tabs where words hold spaces"),
+        ("a O\n\nb c O\n", "line 3 of .* use tabs where words contain spaces"),
         (
             "a\tO\n\nb\tI-X\n\nc\tB-X\n",
             r"line 3, column 2 of .*: I-X cannot begin a sentence in BIO; fix it, or set data.repair",
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_one_sentence_with_its_line_and_column(
 
 
 def test_columns_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="line 1 of .* has 2 columns and the tag should stand in column 4"):
+    with pytest.raises(DataError, match="line 1 of .* has 2 columns and the tag should be in column 4"):
         list(Conll(written(tmp_path, PLAIN), (1, 4)))
     with pytest.raises(OptionError, match="data.source is a column counted from 1"):
         Conll(tmp_path / "a", (0, 2))

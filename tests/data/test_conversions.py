@@ -71,12 +71,12 @@ def test_a_step(name):
 @pytest.mark.parametrize(
     ("given", "step", "says"),
     [
-        (b"x", "gunzip", "'gunzip' cannot convert what was downloaded"),
+        (b"x", "gunzip", "'gunzip' cannot convert the downloaded file"),
         (b"x", "unzip a", "not a zip file"),
         (zipped({"a": b""}), "unzip b", "no item named 'b'"),
-        (b"0\n1\n", "take_lines 1+2", "there are 2 lines, and lines up to 3 are asked for"),
+        (b"0\n1\n", "take_lines 1+2", "the step needs 3 lines and the file has 2"),
         (b"no label\nx", "questions", "'questions' cannot convert"),
-        (b"x", "shuffle", "a conversion 'shuffle' that does not exist; it is one of gunzip"),
+        (b"x", "shuffle", "a conversion 'shuffle' that does not exist; use one of gunzip"),
     ],
 )
 def test_what_cannot_be_converted_is_one_sentence(given, step, says):

@@ -167,14 +167,14 @@ def test_missing_and_changed_files_are_reported(copied):
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [
-        ("multi30k", ("trian", "en", "de"), "has no part 'trian'; it has train, val"),
+        ("multi30k", ("trian", "en", "de"), "has no split 'trian'; it has train, val"),
         ("multi30k", ("train", "en", "it"), "no language 'it'; it has en, de, fr, cs"),
         ("multi30k", ("train", "en", "en"), "both 'en'"),
-        ("multi30k", ("test_2017_flickr", "en", "cs"), "is not there for en and cs"),
+        ("multi30k", ("test_2017_flickr", "en", "cs"), "has no split test_2017_flickr for en and cs"),
         ("multi30k", ("train", "en", "de", "bpe"), "no version 'bpe'; it has tok"),
         ("multi30k", ("test_2018_flickr", "en", "de", "tok"), "of version tok"),
-        ("wmt-newstest", ("train", "en", "de"), "has no part 'train'"),
-        ("wmt-newstest", ("newstest2016", "en", "fr"), "is not there for en and fr"),
+        ("wmt-newstest", ("train", "en", "de"), "has no split 'train'"),
+        ("wmt-newstest", ("newstest2016", "en", "fr"), "has no split newstest2016 for en and fr"),
         ("europarl-en-de", ("train", "en", "fr"), "no language 'fr'"),
         ("wikitext-2", ("train", None, None, "raw"), "leave data.version out"),
     ],

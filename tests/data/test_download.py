@@ -86,7 +86,7 @@ def test_a_file_of_the_users_is_never_replaced(server, tmp_path):
     folder.mkdir(parents=True)
     (folder / "b.txt").write_text("mine\n")
     with pytest.raises(
-        DataError, match="made-up/b.txt is there and is not the file of the manifest; move it away"
+        DataError, match="made-up/b.txt exists and differs from the file of the manifest; move it away"
     ):
         download.get("made-up")
     assert (folder / "b.txt").read_text() == "mine\n" and not server.asked
@@ -102,7 +102,8 @@ def test_a_cut_connection_is_resumed_from_where_it_ended(server):
 def test_a_failed_download_is_kept_and_the_next_call_resumes_it(server, tmp_path):
     server.faults = [("cut", 70_000)] + [500] * download.TRIES
     with pytest.raises(
-        DataError, match=r"a%20b.txt cannot be fetched: the server answers 500 .*; the same command continues"
+        DataError,
+        match=r"a%20b.txt cannot be fetched: the server answers 500 .*; run the same command again to resume",
     ):
         download.get("made-up")
     assert not (tmp_path / "data" / "made-up").exists()
@@ -145,7 +146,7 @@ def test_wrong_bytes_are_refused_and_nothing_is_left_of_them(server, tmp_path):
     server.faults = [("send", TEXT[:-1] + b"\0")]
     with pytest.raises(
         DataError,
-        match=r"other bytes than the manifest names \(SHA-256 .*set REGARD_MIRROR to another server",
+        match=r"the bytes that the manifest names \(SHA-256 .*set REGARD_MIRROR to another server",
     ):
         download.get("made-up")
     assert not parts(tmp_path) and not (tmp_path / "data" / "made-up").exists()
@@ -153,7 +154,9 @@ def test_wrong_bytes_are_refused_and_nothing_is_left_of_them(server, tmp_path):
 
 def test_a_login_page_in_place_of_the_file_is_refused_at_once(server, tmp_path):
     server.faults = [("send", b"<html>please log in</html>")]
-    with pytest.raises(DataError, match=r"other bytes than the manifest names \(26 of them, not 200,000\)"):
+    with pytest.raises(
+        DataError, match=r"does not have the bytes that the manifest names \(26 of them, not 200,000\)"
+    ):
         download.get("made-up")
     assert len(server.asked) == 1 and not parts(tmp_path)
 
@@ -162,7 +165,7 @@ def test_a_server_that_cuts_and_sends_wrong_bytes_for_ever_is_given_up(server):
     wrong = TEXT[:-1] + b"\0"
     server.files = dict.fromkeys(server.files, wrong)
     server.faults = [("cut", 70_000), None, ("cut", 70_000), None] * 9
-    with pytest.raises(DataError, match="other bytes"):
+    with pytest.raises(DataError, match="does not have the bytes"):
         download.get("made-up")
     assert len(server.asked) == 4
 
@@ -171,7 +174,7 @@ def test_a_kept_download_that_was_damaged_is_not_used(server, tmp_path):
     kept = tmp_path / "data" / ".made-up.download"
     kept.mkdir(parents=True)
     (kept / sha256(TEXT)).write_bytes(b"damaged")
-    with pytest.raises(DataError, match="changed on the disk and was removed; give the same command again"):
+    with pytest.raises(DataError, match="changed on the disk and was removed; run the same command again"):
         download.get("made-up")
     download.get("made-up")
 
@@ -277,10 +280,10 @@ def test_what_cannot_be_fetched_says_what_to_do(server, monkeypatch):
     facts = entry(FILES, SOURCES, by_hand="copy it by hand")
     monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": facts})
     with pytest.raises(
-        DataError, match="made-up cannot be fetched: copy it by hand; its files belong into .*/made-up"
+        DataError, match="made-up cannot be fetched: copy it by hand; put its files into .*/made-up"
     ):
         download.get("made-up")
-    with pytest.raises(DataError, match="`regard data made-up` says how it is to be had"):
+    with pytest.raises(DataError, match="`regard data made-up` says how to get it"):
         corpora.find("made-up").rows("train")
 
 

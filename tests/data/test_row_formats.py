@@ -41,7 +41,7 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
     test = table(tmp_path, [("fine", "positive"), ("hm", "neutral")], "test.tsv")
     with pytest.raises(
         DataError,
-        match=r"test.tsv line 2, column 2: the label 'neutral' is not among .*\(negative, positive, rather",
+        match=r"test.tsv line 2, column 2: the label 'neutral' is not one of the training labels \(negative",
     ):
         load_split({"test": [test]}, "test", corpus.source_tokenizer, corpus.target_tokenizer, "classify")
     with pytest.raises(DataError, match="line 2, column 2"):
@@ -51,7 +51,7 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
 def test_a_single_class_is_an_error(tmp_path):
     with pytest.raises(
         DataError,
-        match="every row of .*train.tsv has the label 'x', and a classifier tells at least two apart",
+        match="every row of .*train.tsv has the label 'x', and a classifier needs at least two labels",
     ):
         load({"train": [table(tmp_path, [("a", "x"), ("b", "x")])]}, WORDS, "classify")
 

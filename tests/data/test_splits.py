@@ -75,7 +75,7 @@ def test_a_known_corpus_without_splits_has_its_customary_folds(real_data):
 
 
 def test_a_fold_of_nothing_is_refused(table):
-    with pytest.raises(OptionError, match="data.folds does not say of how many"):
+    with pytest.raises(OptionError, match="data.folds, the number of folds, is not set"):
         split_rows({"train": [str(table)], "fold": 2}, "test", "classify")
     with pytest.raises(DataError, match="no corpus and no files for test"):
         split_rows({"train": [str(table)]}, "test", "classify")

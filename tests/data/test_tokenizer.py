@@ -22,7 +22,7 @@ from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 from regard.errors import DataError, OptionError
 
-KINDS = [kind for kind in TOKENIZERS if kind != "spelled"]
+KINDS = [kind for kind in TOKENIZERS if kind != "word-characters"]
 ALPHABET = "abcdefg ABC.,!?'\"0123\t\näöüß\u0301\u0308éñ€日本語한글مرحبا😀👩\u200d👧🏽\u00a0\u2028\x85▁Ġ"
 WORDS = "der Hund und die Katze gehen nach Hause , weil es regnet . aber sie haben keinen Schirm !".split(" ")
 

@@ -27,7 +27,7 @@ from regard.pipelines.translate import translate
 from tests.decoding.enumeration import search
 from tests.models.small import DECODERS, ENCODERS, make
 
-LOOKING = ["simple", "parameterised", "bilinear", "input feeding", "bahdanau", "transformer"]
+LOOKING = ["dot", "projected", "bilinear", "input feeding", "bahdanau", "transformer"]
 SENTENCES = [[4, 5, 6, 7, 8, 9], [7, 5], [9, 8, 8, 4], [6]]
 
 
@@ -223,7 +223,7 @@ def test_the_best_head_follows_the_text_and_not_one_position():
 
 
 def test_wrong_arguments_of_attention_maps_are_errors():
-    model = make(ENCODERS["gru"], DECODERS["simple"])
+    model = make(ENCODERS["gru"], DECODERS["dot"])
     for given, says in [
         ((None, [[4]], model), "must be given for a translator"),
         (([[4]], [[4]], make(None, DECODERS["transformer"])), "be None for a language model"),

@@ -313,7 +313,7 @@ def test_out_of_memory_is_an_error_and_the_engine_works_afterwards():
     model = small()
     engine = ready(model)
     before = translate_tokens(engine, SENTENCES[:2], limits=Limits(max_length=5))
-    limit = engine._library.engine_limit
+    limit = engine._library.engine_limit_allocation
     limit(ctypes.c_int64(16))
     try:
         with pytest.raises(KernelError, match="the decoding engine got no memory"):

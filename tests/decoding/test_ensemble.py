@@ -36,7 +36,7 @@ def best_of_all(models, limit):
     return sorted(result.items(), key=lambda item: -item[1])
 
 
-@pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("simple", "input feeding", "none")])
+@pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("dot", "input feeding", "none")])
 def test_a_large_beam_ranks_by_the_mean_of_probabilities(kinds):
     models = [tiny(kind) for kind in kinds]
     wanted = best_of_all(models, 3)
@@ -60,7 +60,7 @@ def test_an_ensemble_of_one_model_is_the_model():
     ],
 )
 def test_batches_and_workers_change_nothing(options):
-    models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
+    models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("dot", "bahdanau")])
     assert models.joins
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
     alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]

@@ -114,9 +114,7 @@ def test_padding_does_not_reach_the_encoder(encoder):
     assert_same(translate_tokens(model, SENTENCES, strategy=Beam(3)), alone)
 
 
-@pytest.mark.parametrize(
-    "decoder", ["none", "simple", "parameterised", "bilinear", "input feeding", "bahdanau"]
-)
+@pytest.mark.parametrize("decoder", ["none", "dot", "projected", "bilinear", "input feeding", "bahdanau"])
 def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     assert model.joins

@@ -29,9 +29,9 @@ TRANSLATORS = {
         {"kind": "recurrent", "attention": "none", "initial_state": "copy"},
     ),
     "mean": ({"kind": "convolutional"}, {"kind": "recurrent", "attention": "none", "initial_state": "mean"}),
-    "parameterised": (
+    "projected": (
         {"kind": "recurrent", "layers": 3},
-        {"kind": "recurrent", "attention": "parameterised"},
+        {"kind": "recurrent", "attention": "projected"},
     ),
     "input feeding": (
         {"kind": "stacked"},
@@ -42,7 +42,7 @@ TRANSLATORS = {
 TEXT_MODELS = {
     "attention pooling": {"kind": "classifier", "encoder": {"kind": "recurrent"}, "pooling": "attention"},
     "bag of words": {"kind": "classifier", "encoder": {"kind": "embedding"}, "pooling": "mean"},
-    "kim": {"kind": "classifier", "head": {"layers": 1}},
+    "text-cnn": {"kind": "classifier", "head": {"layers": 1}},
     "concat": {"kind": "classifier", "pooling": {"kind": "concat", "of": ["mean", "attention"]}},
     "last": {"kind": "classifier", "encoder": {"kind": "recurrent"}, "pooling": "last"},
     "tagger": {"kind": "tagger", "encoder": {"kind": "convolutional"}},
@@ -93,7 +93,7 @@ def test_every_model_is_drawn_without_overlaps(name, steps):
         assert 0 <= x <= canvas.width + 1 and 0 <= y <= canvas.height + 1
 
 
-@pytest.mark.parametrize("name", ["transformer", "bahdanau", "parameterised", "input feeding", "hybrid"])
+@pytest.mark.parametrize("name", ["transformer", "bahdanau", "projected", "input feeding", "hybrid"])
 def test_attention_is_an_edge_from_every_source_state_to_every_target_step(name):
     graph = regard.draw(model_of(name), steps=3)
     side = {node: "source" if node.column < 3 else "target" for node in graph.nodes}

@@ -18,7 +18,7 @@ MODELS = {
     "gru and Bahdanau": ({"kind": "recurrent"}, {"kind": "bahdanau"}, {}),
     "lstm of two layers, and attention on it": (
         {"kind": "stacked", "below": {"kind": "recurrent", "cell": "lstm", "layers": 2}, "above": THIN},
-        {"kind": "recurrent", "attention": "parameterised"},
+        {"kind": "recurrent", "attention": "projected"},
         {},
     ),
     "rnn in one direction": (
@@ -39,7 +39,7 @@ MODELS = {
     ),
     "simple attention": (
         {"kind": "recurrent", "cell": "lstm"},
-        {"kind": "recurrent", "cell": "lstm", "attention": "simple"},
+        {"kind": "recurrent", "cell": "lstm", "attention": "dot"},
         {},
     ),
     "additive and bilinear energies, sigmoid": (

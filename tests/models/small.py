@@ -29,8 +29,8 @@ ENCODERS = {
 }
 DECODERS = {
     "none": {"kind": "recurrent", "attention": "none"},
-    "simple": {"kind": "recurrent", "attention": "simple", "cell": "lstm"},
-    "parameterised": {"kind": "recurrent", "attention": "parameterised"},
+    "dot": {"kind": "recurrent", "attention": "dot", "cell": "lstm"},
+    "projected": {"kind": "recurrent", "attention": "projected"},
     "bilinear": {"kind": "recurrent", "attention": "bilinear", "initial_state": "mean"},
     "input feeding": {"kind": "recurrent", "attention": "bilinear", "input_feeding": True},
     "bahdanau": {"kind": "bahdanau"},

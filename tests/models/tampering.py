@@ -33,7 +33,7 @@ def save(path):
 
 def save_tagger(path):
     source, target = (
-        Tokenizer.train(["Ada saw Ulm"], "spelled", 40),
+        Tokenizer.train(["Ada saw Ulm"], "word-characters", 40),
         Tokenizer.train(["B-PER O B-LOC"], "word", 40),
     )
     config = TaggerOptions.model_validate(
@@ -174,9 +174,9 @@ TAMPERINGS = {
     "checksums.json is a list": text("checksums.json", "[1]"),
     "checksums.json is deep": text("checksums.json", DEEP),
     "tokenizer.json is deep": text("tokenizer.json", DEEP),
-    "tokenizer.json is deep inside": text("tokenizer.json", '{"spelled":' + DEEP + "}"),
+    "tokenizer.json is deep inside": text("tokenizer.json", '{"word_characters":' + DEEP + "}"),
     "tokenizer.json is an object": text("tokenizer.json", "{}"),
-    "tokenizer.json is spelled and empty": text("tokenizer.json", '{"spelled":{}}'),
+    "tokenizer.json has word characters and is empty": text("tokenizer.json", '{"word_characters":{}}'),
     "weights cut at the end": cut("model.safetensors", 2000),
     "weights cut in the header": cut("model.safetensors", 20),
     "weights of no bytes": cut("model.safetensors", 0),

@@ -157,9 +157,9 @@ def test_a_recurrent_language_model_goes_on_from_the_state_it_gave():
     torch.testing.assert_close(a.nll + b.nll, full.nll)
 
 
-def test_dot_attention_over_unequal_widths_names_the_parameterised_one():
-    with pytest.raises(ShapeError, match="parameterised"):
-        make({"kind": "recurrent", "width": 48}, {"kind": "recurrent", "attention": "simple"})
+def test_dot_attention_over_unequal_widths_names_the_projected_one():
+    with pytest.raises(ShapeError, match="projected"):
+        make({"kind": "recurrent", "width": 48}, {"kind": "recurrent", "attention": "dot"})
 
 
 def test_one_table_for_two_vocabularies_is_refused():

@@ -18,7 +18,7 @@ LABELS = ["no", "perhaps", "yes"]
 LAYER = {"layers": 1, "heads": 2, "inner": 16}
 ENCODERS = {
     "embedding": {"kind": "embedding"},
-    "kim": {"kind": "kim", "width": 5, "kernels": [2, 3]},
+    "text-cnn": {"kind": "text-cnn", "width": 5, "kernels": [2, 3]},
     "convolutional": {"kind": "convolutional", "layers": 1},
     "recurrent": {"kind": "recurrent", "cell": "lstm"},
     "transformer": {"kind": "transformer", **LAYER},
@@ -35,7 +35,7 @@ POOLINGS = [
 ]
 
 
-def make(encoder="kim", pooling: object = "max", **more):
+def make(encoder="text-cnn", pooling: object = "max", **more):
     source = Tokenizer.train(TEXTS[:4], "word", 50)
     target = Tokenizer.labels(LABELS)
     section = {
@@ -161,6 +161,6 @@ def model_config():
 
 
 def test_operations_grow_with_the_text_and_parts_are_counted():
-    model = make("kim")
+    model = make("text-cnn")
     assert model.flops(20, 2) > model.flops(10, 2) == model.flops(10, 7)
     assert set(model.parameters_by_part()) == {"source", "encoder", "head"}

@@ -65,7 +65,7 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
-@pytest.mark.parametrize("attention", ["simple", "parameterised", "bilinear"])
+@pytest.mark.parametrize("attention", ["dot", "projected", "bilinear"])
 def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
     model = make(
         {"kind": "recurrent", "cell": kind, "bidirectional": False},
@@ -81,9 +81,9 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
         for t in range(batch.target.shape[1] - 1):
             state = cell_of(kind, w, state, vector(model.target, batch.target[b, t]))
             yd = state[0]
-            if attention == "simple":
+            if attention == "dot":
                 ya = ye.T @ SOFTMAX(ye @ yd, 0)
-            elif attention == "parameterised":
+            elif attention == "projected":
                 ya = (look.Wv.weight @ ye.T) @ SOFTMAX((look.Wk.weight @ ye.T).T @ (look.Wq.weight @ yd), 0)
             else:
                 ya = ye.T @ SOFTMAX(ye @ (look.energy.W.T @ yd), 0)
@@ -129,7 +129,7 @@ def both_directions(kind, model, words):
 def test_input_feeding_gives_the_last_context_to_the_next_step():
     model = make(
         {"kind": "recurrent", "bidirectional": False},
-        {"kind": "recurrent", "attention": "simple", "input_feeding": True},
+        {"kind": "recurrent", "attention": "dot", "input_feeding": True},
         tie="none",
     )
     batch = make_batch()

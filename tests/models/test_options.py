@@ -10,23 +10,23 @@ from pydantic import ValidationError
 from regard.attention.position_masks import Causal, Window
 from regard.models.attention_options import ENERGIES, MASKS, POSITIONS, AndMask, MaskOptions
 from regard.models.build import MODELS, ModelOptions
-from regard.models.encoder import KimEncoderOptions
+from regard.models.encoder import TextCnnEncoderOptions
 from regard.models.options import POOLINGS, EncoderOptions, PoolingOptions
 from regard.models.pooling import MaxPooling, MaxPoolingOptions
 from regard.models.transformer import TransformerOptions
 
 
 def test_a_block_is_the_registered_class_of_its_kind_and_has_a_default():
-    assert isinstance(EncoderOptions.model_validate({"kind": "kim"}), KimEncoderOptions)
+    assert isinstance(EncoderOptions.model_validate({"kind": "text-cnn"}), TextCnnEncoderOptions)
     assert isinstance(EncoderOptions.model_validate({}), TransformerOptions)
-    assert EncoderOptions.model_validate(KimEncoderOptions(width=7)).width == 7
+    assert EncoderOptions.model_validate(TextCnnEncoderOptions(width=7)).width == 7
 
 
 def test_a_kind_alone_is_short_for_its_block_where_that_is_allowed():
     assert PoolingOptions.model_validate("max") == MaxPoolingOptions()
     assert isinstance(PoolingOptions.model_validate("max").build(3), MaxPooling)
     with pytest.raises(ValidationError, match="tag"):
-        EncoderOptions.model_validate("kim")
+        EncoderOptions.model_validate("text-cnn")
 
 
 def test_an_error_names_the_kind_the_key_and_the_kinds_there_are():

@@ -41,7 +41,7 @@ ORDERED = {
     **{scheme: ({**LAYER, "position": scheme}, "mean") for scheme in SCHEMES},
     "recurrent": ({"kind": "recurrent"}, "last"),
     "recurrence over words": ({"kind": "embedding"}, "recurrent"),
-    "convolutions": ({"kind": "kim", "kernels": [2, 3], "width": 8}, "max"),
+    "convolutions": ({"kind": "text-cnn", "kernels": [2, 3], "width": 8}, "max"),
     "convolution layers": ({"kind": "convolutional", "layers": 2, "position": "none"}, "mean"),
 }
 

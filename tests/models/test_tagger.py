@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.data.spelled_tokenizer import SpelledTokenizer
 from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from regard.data.word_character_tokenizer import WordCharacterTokenizer
 from regard.errors import DataError, OptionError
 from regard.models.build import build
 from regard.models.character_features import CharacterFeatures, drop_words, split_characters, word_shape
@@ -55,7 +55,7 @@ def made(
     }
     config = TaggerOptions.model_validate(given).model_dump()
     source = Tokenizer.train(
-        [text for text, _ in ROWS], "spelled" if letters else "word", 100, lowercase=True
+        [text for text, _ in ROWS], "word-characters" if letters else "word", 100, lowercase=True
     )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
     model = build(config, len(source), len(target)).to(dtype)
@@ -75,8 +75,8 @@ def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
 
 
 def test_rows_are_split_into_words_and_characters() -> None:
-    spelled = Tokenizer.train(["a bc", "bc"], "spelled", 20)
-    assert isinstance(spelled, SpelledTokenizer)
+    spelled = Tokenizer.train(["a bc", "bc"], "word-characters", 20)
+    assert isinstance(spelled, WordCharacterTokenizer)
     rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     words, letters, counts = split_characters(source, len(spelled.words))

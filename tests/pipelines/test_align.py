@@ -35,7 +35,7 @@ LINES = [
     "犬が 走る 🐕 👩‍🚀",
     "zwei  Leerzeichen\tund Tab",
 ]
-TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS if kind != "spelled"} | {
+TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS if kind != "word-characters"} | {
     "lower": Tokenizer.train(LINES, "bpe", 90, lowercase=True)
 }
 TEXTS = st.one_of(

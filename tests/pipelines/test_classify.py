@@ -96,7 +96,7 @@ def test_queries_and_heads_are_averaged_also_in_concatenated_poolings(tmp_path):
 
 
 def test_a_model_without_attention_is_an_error(tmp_path):
-    model = load(classifier(tmp_path / "m", encoder="kim", pooling="max"))
+    model = load(classifier(tmp_path / "m", encoder="text-cnn", pooling="max"))
     assert classify(["a"], model)[0]
     with pytest.raises(OptionError, match="this model has no attention"):
         word_attention(["a"], model)

@@ -217,7 +217,7 @@ SCRATCH = {
     "classify": {"model": {**SMALL, "pooling": "max"}, "tokenizer": {"kind": "word", "size": 40}},
     "tag": {
         "model": {"dim": 24, "characters": {"dim": 6, "width": 8}},
-        "tokenizer": {"kind": "spelled", "size": 40},
+        "tokenizer": {"kind": "word-characters", "size": 40},
     },
     "embed": {"model": SMALL, "tokenizer": {"kind": "bpe", "size": 40}},
 }

@@ -1,4 +1,4 @@
-"""Tests of loading.py, messages.py and checks.py: every mistake in a recipe is one sentence with its fix."""
+"""Tests of loading.py and checks.py: every mistake in a recipe is one sentence with its fix."""
 
 import os
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from regard.errors import RecipeError
 from regard.recipe import loading
+from regard.recipe.checks import SYNONYMS
 from regard.recipe.loading import difference, dump_recipe, dump_yaml, load_recipe, parse_yaml
-from regard.recipe.messages import SYNONYMS
 from regard.recipe.schema import Recipe, all_keys
 
 BASE = {"data": "multi30k"}
@@ -248,8 +248,8 @@ def test_an_override_cannot_replace_a_value_by_a_block():
             ("rotary", "15 wide"),
         ),
         (
-            ["model.decoder={kind: recurrent, attention: simple, width: 100}"],
-            ("simple", "512", "100", "attention: parameterised"),
+            ["model.decoder={kind: recurrent, attention: dot, width: 100}"],
+            ("dot", "512", "100", "attention: projected"),
         ),
         (["model.encoder={kind: recurrent, width: 31}"], ("width is 31", "even")),
         (["model.decoder={kind: recurrent, input_feeding: true}"], ("input_feeding", "nothing to feed")),
@@ -302,8 +302,8 @@ def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
         (["data.source=en"], ("data.source", "language model")),
         (["model.decoder={kind: bahdanau}"], ("bahdanau", "nothing to attend to")),
         (
-            ["model.decoder={kind: recurrent, attention: simple}"],
-            ("attention is simple", "nothing to attend to"),
+            ["model.decoder={kind: recurrent, attention: dot}"],
+            ("attention is dot", "nothing to attend to"),
         ),
         (["batch.mode=stream"], ("stream", "Transformer")),
         (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),

@@ -39,7 +39,7 @@ def tagger(path):
         {"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}
     ).model_dump()
     source = Tokenizer.train(
-        [text for text, _ in ROWS], "spelled" if config["characters"] else "word", 100, lowercase=True
+        [text for text, _ in ROWS], "word-characters" if config["characters"] else "word", 100, lowercase=True
     )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
     save(path, build(config, len(source), len(target)), config, source, target, {"name": "tagger"})

@@ -48,7 +48,7 @@ def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
     settings = {
-        "task": "tag", "data": conll(folder), "tokenizer": {"kind": "spelled", "lowercase": True},
+        "task": "tag", "data": conll(folder), "tokenizer": {"kind": "word-characters", "lowercase": True},
         "model": MODEL, "batch": {"tokens": 400}, "decoding": {},
         "training__steps": 40, "training__save_every": 20, "training__validate_every": 20,
     }  # fmt: skip
@@ -87,14 +87,14 @@ def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; choose spelled"),
+        ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; choose word-characters"),
         (
             {"tokenizer": {"kind": "word"}},
             "tokenizer.kind is word and model.characters needs the characters of words",
         ),
         (
             {"model": {**MODEL, "characters": None}},
-            "tokenizer.kind is spelled and model.characters is null",
+            "tokenizer.kind is word-characters and model.characters is null",
         ),
         ({"model": {**MODEL, "dim": 8}}, "leaves nothing of dim 8 for the word"),
         ({"training__smoothing": 0.1}, "for taggers without a CRF"),
@@ -108,7 +108,7 @@ def test_contradicting_keys_are_one_sentence(tmp_path: Path, changes: dict[str, 
 
 def test_character_features_and_no_smoothing_are_the_defaults(tmp_path: Path) -> None:
     result: Any = load_recipe({"task": "tag", "data": conll(tmp_path)})
-    assert result.tokenizer.kind == "spelled"
+    assert result.tokenizer.kind == "word-characters"
     assert result.model.characters is not None
     assert result.training.smoothing == 0
     plain: Any = load_recipe({"task": "tag", "data": conll(tmp_path), "tokenizer": {"kind": "word"}})

@@ -26,7 +26,7 @@ RECIPE = {
     "tokenizer": {"kind": "word", "size": 100},
     "model": {
         "dim": 8, "dropout": 0.1, "word_dropout": 0.1,
-        "encoder": {"kind": "kim", "width": 8, "kernels": [2, 3]},
+        "encoder": {"kind": "text-cnn", "width": 8, "kernels": [2, 3]},
     },
     "batch": {"tokens": 120}, "optimizer": {"lr": 0.02}, "schedule": {"kind": "constant"},
     "training": {

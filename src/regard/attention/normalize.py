@@ -112,9 +112,8 @@ class Softmax(Normalizer):
     def rows(self, scores: Tensor) -> Tensor:
         sinks = None if self.sinks is None else self.sinks.to(scores.dtype)[:, None, None]  # (heads, 1, 1)
         if self.temperature != 1.0:
-            top = scores.detach().amax(
-                -1, keepdim=True
-            )  # subtracted first: a low temperature cannot overflow
+            # Subtracted first: a low temperature cannot overflow.
+            top = scores.detach().amax(-1, keepdim=True)
             scores = (scores - top) / self.temperature
             sinks = None if sinks is None else (sinks - top) / self.temperature
         if sinks is None:

@@ -200,9 +200,10 @@ def _score_bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[f
         return [[math.inf] * q.shape[1]] * q.shape[0]
     if call.softcap is not None:
         return [[call.softcap / call.temperature] * q.shape[1]] * q.shape[0]
+    # (sequences, key heads).
     q_norm, k_norm = (
         torch.linalg.vector_norm(x, dim=-1, dtype=compute_dtype(x.dtype)).flatten(2).amax(-1) for x in (q, k)
-    )  # (sequences, key heads)
+    )
     return (q_norm * k_norm * abs(scale / call.temperature)).tolist()
 
 

@@ -17,7 +17,54 @@ from regard.cli import option_groups as shared
 from regard.cli.option_groups import INPUT, OUTPUT, SEARCH, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
+    from regard.evaluation.alignment import Gold
     from regard.pipelines.align_file import Aligner, PairAlignment, Pairs
+    from regard.pipelines.word_links import Links
+
+
+@dataclass(frozen=True)
+class InputOptions(OptionGroup):
+    """Files of sentence pairs."""
+
+    files: Annotated[
+        list[Path] | None,
+        option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Two files, sentences and their translations: plain, .gz or .xz.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+
+    def pairs(self, texts: list[str]) -> Pairs:
+        """Return pairs from two files, two texts, or lines of standard input with a tab."""
+        from regard.data.readers import LinePairs
+        from regard.errors import OptionError
+        from regard.models.folder import is_file
+        from regard.pipelines.align_file import TextPairs, read_standard_input
+
+        if self.files:
+            paths = [*self.files, *map(Path, texts)]
+            if len(paths) != 2:
+                raise OptionError(
+                    f"-i takes two files, the sentences and their translations, got {len(paths)}: "
+                    "-i test.en test.de"
+                )
+            lines: Any = LinePairs(*paths)
+            return lines
+        if not texts:
+            return read_standard_input()
+        if len(texts) != 2:
+            raise OptionError(
+                f"align takes a text and its translation, got {len(texts)}; "
+                "put each in quotes, or name files after -i"
+            )
+        if all(is_file(Path(text)) for text in texts):
+            again = shlex.join(["regard", "align", "-i", *texts])
+            raise OptionError(f"{texts[0]} and {texts[1]} are files, and files are named after -i: {again}")
+        sides = [[text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")] for text in texts]
+        return TextPairs(*sides)
 
 
 @dataclass(frozen=True)
@@ -98,6 +145,28 @@ class GoldOptions(OptionGroup):
         False
     )
 
+    def read(self, sizes: list[tuple[int, int]]) -> list[Gold] | None:
+        """Return the gold links, checked against the number of words of each pair; None without --gold."""
+        from regard.evaluation.alignment import read_gold, validate_gold
+
+        if self.gold is None:
+            return None
+        return validate_gold(read_gold(self.gold, base=self.gold_base, flip=self.flip_gold), sizes)
+
+
+@dataclass(frozen=True)
+class OutputOptions(OptionGroup):
+    """What is written, and where."""
+
+    output: Annotated[
+        Path | None,
+        option("--output", "-o", help="Write the links here, one line per pair.", rich_help_panel=OUTPUT),
+    ] = None
+    show: Annotated[
+        bool,
+        option("--show", help="Draw the weights between words of each pair.", rich_help_panel=OUTPUT),
+    ] = False
+
 
 @grouped
 def command(
@@ -118,28 +187,10 @@ def command(
         str | None,
         typer.Option("--to", metavar="LANGUAGE", help="Language of the translations; default: guessed."),
     ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Two files, sentences and their translations: plain, .gz or .xz.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
+    input: InputOptions,
     view: ViewOptions,
     link: LinkOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the links here, one line per pair.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    show: Annotated[
-        bool,
-        typer.Option("--show", help="Draw the weights between words of each pair.", rich_help_panel=OUTPUT),
-    ] = False,
+    output: OutputOptions,
     picture: shared.PictureFileOptions,
     gold: GoldOptions,
     device: shared.Device = "auto",
@@ -161,53 +212,64 @@ def command(
     from regard.cli import pictures
     from regard.cli.jobs import model_folder
     from regard.errors import OptionError
-    from regard.evaluation.alignment import read_gold, score, validate_gold
-    from regard.files.progress import track
-    from regard.pipelines.align_file import (
-        Aligner,
-        ViewChoice,
-        chunks,
-        count_words,
-        load_translator,
-        partial_file,
-    )
-    from regard.pipelines.word_links import LinkSelection, pharaoh
+    from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
+    from regard.pipelines.word_links import LinkSelection
     from regard.training.distributed import pick_device
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)
     if gold.as_json and gold.gold is None:
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise OptionError(f"{output} cannot be written, its folder does not exist; create it first")
-    drawn = pictures.check_options(picture, None if files else [" ".join(text or [])])
+    shared.check_folders(output.output)
+    pictures.check_options(picture, None if input.files else [" ".join(text or [])])
     _check_view(picture)
     folder = model_folder(model, "align", text or [], to)
-    pairs = _pairs(text or [], files)
+    pairs = input.pairs(text or [])
     sizes = count_words(pairs)
-    wanted = None
-    if gold.gold is not None:
-        wanted = validate_gold(read_gold(gold.gold, base=gold.gold_base, flip=gold.flip_gold), sizes)
-    forward = load_translator(folder, pick_device(device))
-    backward = None if reverse is None else load_translator(reverse, pick_device(device))
-    aligner = Aligner(forward, backward, pairs, choice, selection, to)
+    gold_links = gold.read(sizes)
+    models = load_translators(folder, reverse, pick_device(device))
+    aligner = Aligner(*models, pairs, choice, selection, to)
     if choice.is_automatic:
         _report_views(aligner)
+    links = _write_links(aligner, pairs, len(sizes), output, picture, print_links=gold_links is None)
+    if gold_links is not None:
+        _print_scores(links, gold_links, gold.as_json)
+
+
+def _write_links(
+    aligner: Aligner,
+    pairs: Pairs,
+    count: int,
+    output: OutputOptions,
+    picture: shared.PictureFileOptions,
+    print_links: bool,
+) -> list[Links]:
+    """Align all pairs; write or draw their links, and return them. `print_links` is for standard output."""
+    from regard.files.progress import track
+    from regard.pipelines.align_file import chunks, partial_file
+    from regard.pipelines.word_links import pharaoh
+
     links = []
-    lines = nullcontext(_print) if output is None else partial_file(output)
-    with track(len(sizes) * aligner.passes, "align", "sentences") as progress, lines as write:
+    to_file = output.output is not None
+    lines = partial_file(output.output) if output.output is not None else nullcontext(_print)
+    with track(count * aligner.passes, "align", "sentences") as progress, lines as write:
         for sources, targets in chunks(pairs):
             aligned = aligner(sources, targets, progress.advance)
-            if output is not None or (wanted is None and not show):
+            if to_file or (print_links and not output.show):
                 write("".join(f"{pharaoh(pair.links)}\n" for pair in aligned))
-            if show:
+            if output.show:
                 _print("".join(map(_draw, aligned, sources, targets)))
             links += [pair.links for pair in aligned]
-            if drawn:
+            if picture.picture is not None:
                 _save_picture(picture, aligned, sources, targets)
-    if wanted is not None:
-        scored = score(links, wanted)
-        _print((json.dumps(scored.as_dict(), indent=2) if gold.as_json else str(scored)) + "\n")
+    return links
+
+
+def _print_scores(links: list[Links], gold: list[Gold], as_json: bool) -> None:
+    from regard.evaluation.alignment import score
+
+    scores = score(links, gold)
+    _print((json.dumps(scores.as_dict(), indent=2) if as_json else str(scores)) + "\n")
 
 
 def _report_views(aligner: Aligner) -> None:
@@ -217,36 +279,6 @@ def _report_views(aligner: Aligner) -> None:
             step = f"the step that {'reads' if view.shift else 'generates'} a token"
             detail = step if view.head is None else f"head {view.head}"
             print(f"regard: {direction}by layer {view.layer}, {detail}", file=sys.stderr)
-
-
-def _pairs(texts: list[str], files: list[Path] | None) -> Pairs:
-    """Return pairs from two files, two texts, or lines of standard input with a tab."""
-    from regard.data.readers import LinePairs
-    from regard.errors import OptionError
-    from regard.models.folder import is_file
-    from regard.pipelines.align_file import TextPairs, read_standard_input
-
-    if files:
-        named = [*files, *map(Path, texts)]
-        if len(named) != 2:
-            raise OptionError(
-                f"-i takes two files, the sentences and their translations, got {len(named)}: -i test.en "
-                "test.de"
-            )
-        lines: Any = LinePairs(*named)
-        return lines
-    if not texts:
-        return read_standard_input()
-    if len(texts) != 2:
-        raise OptionError(
-            f"align takes a text and its translation, got {len(texts)}; put each in quotes, or name files "
-            "after -i"
-        )
-    if all(is_file(Path(each)) for each in texts):
-        again = shlex.join(["regard", "align", "-i", *texts])
-        raise OptionError(f"{texts[0]} and {texts[1]} are files, and files are named after -i: {again}")
-    sides = [[each.encode("utf-8", "surrogateescape").decode("utf-8", "replace")] for each in texts]
-    return TextPairs(*sides)
 
 
 def _print(text: str) -> None:

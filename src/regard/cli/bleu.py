@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,8 +33,7 @@ def command(
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
 
-    Warns on standard error about files that look wrong: shifted lines, tokenised against plain text and so
-    on.
+    Warns about files that look wrong: shifted lines, tokenised against plain text and so on.
 
     Example:
 
@@ -56,9 +55,8 @@ def command(
     if sentence:
         _sentences(hypotheses, references[0], tokenize, lowercase, as_json)
         return
-    sources = _read(by_length) if by_length else None
-    settings = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = bleu_by_length(hypotheses, references, sources, **settings) if sources is not None else None
+    settings: Any = {"tokenize": tokenize, "lowercase": lowercase}
+    curve = bleu_by_length(hypotheses, references, _read(by_length), **settings) if by_length else None
     if curve and plot:  # first, so that an unwritable file is reported before the slow TER
         print(f"regard: plotted into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from regard.data.prepared_cache import Entry
 
 DAY = 86_400
 DAYS = 30
@@ -23,7 +26,7 @@ def command(
             "--older-than",
             min=0,
             metavar="DAYS",
-            help="With --prune: remove what was not used for so many days.",
+            help="With --prune: remove entries not used for this many days.",
         ),
     ] = None,
     max_size: Annotated[
@@ -65,22 +68,27 @@ def command(
     if as_json:
         typer.echo(json.dumps([entry.as_dict() for entry in listed], indent=2, ensure_ascii=False))
         return
-    if listed:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for head in ("entry", "kind", "size", "last used", "made by"):
-            table.add_column(head, justify="right" if head == "size" else "left", no_wrap=head != "made by")
-        for entry in listed:
-            used = "in use" if entry.in_use else ago(entry.age)
-            table.add_row(entry.path.name[:8], entry.kind, size(entry.size), used, entry.made_by)
-        Console().print(table, highlight=False, markup=False)
+    _print_table(listed)
     total = size(sum(entry.size for entry in listed))
     typer.echo(
         f"{'removed ' if prune else ''}{len(listed)} entries, {total}, {'from' if prune else 'in'} "
         f"{cache_folder()}"
     )
+
+
+def _print_table(listed: list[Entry]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not listed:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("entry", "kind", "size", "last used", "made by"):
+        table.add_column(head, justify="right" if head == "size" else "left", no_wrap=head != "made by")
+    for entry in listed:
+        used = "in use" if entry.in_use else ago(entry.age)
+        table.add_row(entry.path.name[:8], entry.kind, size(entry.size), used, entry.made_by)
+    Console().print(table, highlight=False, markup=False)
 
 
 def parse_size(text: str) -> int:

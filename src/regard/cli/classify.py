@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from regard.cli import option_groups as shared
-from regard.cli.option_groups import OUTPUT, grouped
+from regard.cli.option_groups import OUTPUT, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
@@ -18,37 +16,38 @@ if TYPE_CHECKING:
     from regard.pipelines.table import Place
 
 
-@grouped
-def command(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
-    ] = None,
-    *,
-    model: shared.Model = None,
-    input: shared.InputOptions,
-    output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-"),
-    as_json: shared.Json = False,
+@dataclass(frozen=True)
+class OutputOptions(shared.OptionGroup):
+    """What is written, and where."""
+
+    output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-")
+    as_json: shared.Json = False
     top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Write the N most likely labels.", rich_help_panel=OUTPUT)
-    ] = 1,
+        int, option(min=1, metavar="N", help="Write the N most likely labels.", rich_help_panel=OUTPUT)
+    ] = 1
     threshold: Annotated[
         float,
-        typer.Option(
-            min=0.0, max=1.0, help="No label if its probability is below this.", rich_help_panel=OUTPUT
-        ),
-    ] = 0.0,
+        option(min=0.0, max=1.0, help="No label if its probability is below this.", rich_help_panel=OUTPUT),
+    ] = 0.0
     attention: Annotated[
         bool,
-        typer.Option(
+        option(
             "--attention",
             help="Show the attention weight of each word, for models with attention pooling.",
             rich_help_panel=OUTPUT,
         ),
-    ] = False,
+    ] = False
+
+
+@grouped
+def command(
+    text: shared.Texts = None,
+    *,
+    model: shared.Model = None,
+    input: shared.InputOptions,
+    output: OutputOptions,
     picture: shared.PictureOptions,
-    batch_tokens: shared.BatchTokens = None,
-    job: shared.JobOptions,
+    job: shared.BatchJobOptions,
 ) -> None:
     """Label text, files or standard input, line by line and in order, with probabilities.
 
@@ -80,28 +79,27 @@ def command(
     folder = model_folder(model, "classify", text or [])
     source, place = open_input(text or [], input)
     options = ClassifyOptions(
-        top=top,
-        threshold=threshold,
-        output_format=output_format(output, as_json),
+        top=output.top,
+        threshold=output.threshold,
+        output_format=output_format(output.output, output.as_json),
         column=input.column,
         field=input.field,
-        attention=attention,
-        output=str(output),
-        **({} if batch_tokens is None else {"batch_tokens": batch_tokens}),
+        attention=output.attention,
+        output=str(output.output),
+        **job.batch_size,
     )
     format = _format(options, place)
-    places = open_outputs(source, [output])
+    places = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
     if drawn:
         pictures.check_model(picture, encoder_attention(["a"], classify.model)[0])
     run_job("classify", source, places, classify, lambda: options.about(fingerprint([folder])), job)
-    if classify.truncated:
-        count = classify.truncated
+    if count := classify.truncated:
         texts = "1 text was" if count == 1 else f"{count:,} texts were"
         report(f"{texts} truncated to the model's maximum length")
     if drawn:
-        lines = [line for each in text or [] for line in each.split("\n") if line.strip()]
-        pictures.save(picture, encoder_attention(truncate(classify.model, lines), classify.model))
+        lines = truncate(classify.model, pictures.lines_of(text or []))
+        pictures.save(picture, encoder_attention(lines, classify.model))
 
 
 def _format(options: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:

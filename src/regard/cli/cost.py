@@ -41,9 +41,9 @@ def command(
     counted = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for row in progress.track(comparison(T, dim, window), description="counting and timing"):
-            found = counted[row.name] = cost(row.layer, T)
-            numbers = (found.parameters, found.operations, found.path_length, found.steps)
-            for i, (what, number) in enumerate(
+            layer_cost = counted[row.name] = cost(row.layer, T)
+            numbers = (layer_cost.parameters, layer_cost.operations, layer_cost.path_length, layer_cost.steps)
+            for i, (quantity, number) in enumerate(
                 zip(("parameters", "operations", "path length", "steps"), numbers, strict=True)
             ):
                 value = row.quoted_values[i]
@@ -55,10 +55,10 @@ def command(
                     else "1"
                 )
                 measured = (
-                    f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if what == "operations" else ""
+                    f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if quantity == "operations" else ""
                 )
                 table.add_row(
-                    row.name if i == 0 else "", what, quoted, f"{number:,}", measured, end_section=i == 3
+                    row.name if i == 0 else "", quantity, quoted, f"{number:,}", measured, end_section=i == 3
                 )
     console.print(table)
     for line in _differences(T, window, *counted.values()):
@@ -84,14 +84,11 @@ def _differences(T: int, K: int, conv, recurrent, full, band) -> list[str]:  # n
     fewer = "fewer" if full.parameters < conv.parameters else "not fewer"
     return [
         f"T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two "
-        "products: energies "
-        f"{full.parts['energies']:,} and values {full.parts['values']:,}",
+        f"products: energies {full.parts['energies']:,} and values {full.parts['values']:,}",
         f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes "
-        "about "
-        f"2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the convolution: "
-        f"{conv.path_length}",
+        f"about 2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the "
+        f"convolution: {conv.path_length}",
         f"a recurrent layer multiplies its input and its state: 2TM² = {recurrent.operations:,}, not TM²",
         f"attention has fewer parameters than a convolution only for K > 3; here 3M² = {full.parameters:,} "
-        f"is {fewer} than "
-        f"KM² = {conv.parameters:,}",
+        f"is {fewer} than KM² = {conv.parameters:,}",
     ]

@@ -54,14 +54,12 @@ def command(
         regard data my.csv
 
     `get` prints the licence first. Rerun the command to resume an interrupted download. HTTPS_PROXY is
-    respected; with
-    REGARD_MIRROR=https://HOST files come from HOST/OWNER/REPOSITORY/COMMIT/PATH instead of GitHub.
+    respected; with REGARD_MIRROR=https://HOST files come from HOST/OWNER/REPOSITORY/COMMIT/PATH instead of
+    GitHub.
 
     Two files, a .tsv or a .csv are sentence pairs, as are files with --source and --target (suffixes,
-    columns of a table, or
-    fields of .jsonl); other files are text. A table whose second column has few distinct values is texts and
-    labels. All
-    files may be .gz or .xz.
+    columns of a table, or fields of .jsonl); other files are text. A table whose second column has few
+    distinct values is texts and labels. All files may be .gz or .xz.
     """
     from rich.console import Console
 
@@ -88,14 +86,14 @@ def _get(names: list[str]) -> None:
         raise DataError(
             "`regard data get` needs a name, such as `regard data get sst2`; `regard data` lists them"
         )
-    for known in [corpora.find(name) for name in dict.fromkeys(names)]:
-        before = known.present()
+    for corpus in [corpora.find(name) for name in dict.fromkeys(names)]:
+        was_present = corpus.present()
         try:
-            folder = get(known.name)
+            folder = get(corpus.name)
         except KeyboardInterrupt:
             typer.echo(f"regard: stopped; {CONTINUE}", err=True)
             raise typer.Exit(130) from None
-        typer.echo(f"{known.name} is {'already ' if before else ''}in {folder}")
+        typer.echo(f"{corpus.name} is {'already ' if was_present else ''}in {folder}")
 
 
 def offer(data: Any) -> None:
@@ -105,13 +103,13 @@ def offer(data: Any) -> None:
 
     if not can_ask():
         return
-    for known in map(corpora.find, corpora.named_in(data)):
-        if known.downloads and not known.present():
-            facts = f"{megabytes(known.downloads)}, licence: {known.licence}"
-            question = f"{known.name} is not in {known.folder}: {facts}. Download it now? [y/N] "
+    for corpus in map(corpora.find, corpora.named_in(data)):
+        if corpus.downloads and not corpus.present():
+            facts = f"{megabytes(corpus.downloads)}, licence: {corpus.licence}"
+            question = f"{corpus.name} is not in {corpus.folder}: {facts}. Download it now? [y/N] "
             print(question, end="", file=sys.stderr, flush=True)  # standard output may be redirected
             if sys.stdin.readline().strip().lower() in ("y", "yes"):
-                get(known.name)
+                get(corpus.name)
 
 
 def can_ask() -> bool:
@@ -130,18 +128,20 @@ def _list(console: Console) -> None:
     for name in ("name", "here", "get", "task", "languages", "train rows", "licence"):
         right = name in ("get", "train rows")
         table.add_column(name, justify="right" if right else "left", no_wrap=name in ("name", "get"))
-    for known in map(corpora.find, corpora.names()):
-        rows = _count(known.row_count("train")) if "train" in known.roles else "–"
-        size = megabytes(known.downloads) if known.downloads else "by hand" if known.by_hand else "–"
-        here = "yes" if known.present() else "no"
-        table.add_row(known.name, here, size, known.task, " ".join(known.languages), rows, known.licence)
+    for corpus in map(corpora.find, corpora.names()):
+        rows = _count(corpus.row_count("train")) if "train" in corpus.roles else "–"
+        size = megabytes(corpus.downloads) if corpus.downloads else "by hand" if corpus.by_hand else "–"
+        present = "yes" if corpus.present() else "no"
+        table.add_row(
+            corpus.name, present, size, corpus.task, " ".join(corpus.languages), rows, corpus.licence
+        )
     console.print(table)
     console.print("`regard data NAME` describes one, `regard data get NAME` downloads it.")
 
 
 def _corpus(
     console: Console,
-    known: NamedCorpus,
+    corpus: NamedCorpus,
     split: str | None,
     source: str | None,
     target: str | None,
@@ -152,60 +152,67 @@ def _corpus(
 
     from regard.data.row_formats import row_format_of
 
-    console.print(f"[bold]{known.name}[/bold]: {known.about}")
+    console.print(f"[bold]{corpus.name}[/bold]: {corpus.about}")
     for name, text in (
-        ("source", known.source),
-        ("licence", known.licence),
-        ("cite", known.cite),
-        ("folder", known.folder),
+        ("source", corpus.source),
+        ("licence", corpus.licence),
+        ("cite", corpus.cite),
+        ("folder", corpus.folder),
     ):
         console.print(f"{name}: {text}", markup=False, soft_wrap=True)
-    if known.versions:
-        console.print(f"versions: the usual one, {', '.join(known.versions)}")
-    found = known.check()
-    _states(console, known, found)
-    if not known.splits:
+    if corpus.versions:
+        console.print(f"versions: the default, {', '.join(corpus.versions)}")
+    files = corpus.check()
+    _states(console, corpus, files)
+    if not corpus.splits:
         return
     table = Table()
-    for name in ("part", "serves as", "rows"):
+    for name in ("split", "used as", "rows"):
         table.add_column(name, justify="right" if name == "rows" else "left")
-    serving = {part: role for role, part in known.roles.items()}
-    for part in known.splits:
-        if known.has(part, source, target, version):
-            table.add_row(part, serving.get(part, ""), _count(known.row_count(part, source, target, version)))
+    role_of = {split_name: role for role, split_name in corpus.roles.items()}
+    for split_name in corpus.splits:
+        if corpus.has(split_name, source, target, version):
+            table.add_row(
+                split_name,
+                role_of.get(split_name, ""),
+                _count(corpus.row_count(split_name, source, target, version)),
+            )
     console.print(table)
-    chosen = split or next(iter(known.roles))
-    if split is None and any(finding.state == "missing" for finding in found):
+    chosen = split or next(iter(corpus.roles))
+    if split is None and any(file.state == "missing" for file in files):
         return
-    labels = known.pair(source, target) if known.task == "translate" else row_format_of(known.task).columns
-    console.print(f"[bold]{known.roles.get(chosen, chosen)}[/bold]")
-    _rows(console, known.rows(chosen, source, target, version), samples, labels)
+    labels = corpus.pair(source, target) if corpus.is_parallel else row_format_of(corpus.task).columns
+    console.print(f"[bold]{corpus.roles.get(chosen, chosen)}[/bold]")
+    _rows(console, corpus.rows(chosen, source, target, version), samples, labels)
 
 
-def _states(console: Console, known: NamedCorpus, found: list) -> None:
+def _states(console: Console, corpus: NamedCorpus, files: list) -> None:
     """Print one line if all files are complete; otherwise the files that are not."""
-    states = {finding.state for finding in found}
+    states = {file.state for file in files}
     if states <= {"as named", "same text"}:
-        console.print(f"files: {len(found)}, all as the manifest names them")
+        console.print(f"files: {len(files)}, all as the manifest names them")
     elif states == {"missing"}:
         console.print(
-            f"files: none of {len(found)} is there; {_how_to_get(known)}", markup=False, soft_wrap=True
+            f"files: none of {len(files)} was found; {_how_to_get(corpus)}", markup=False, soft_wrap=True
         )
-        console.print("  " + " ".join(finding.file for finding in found), soft_wrap=True)
+        console.print("  " + " ".join(file.file for file in files), soft_wrap=True)
     else:
-        says = {"missing": "is missing", "differs": "differs from the manifest: scores on it do not compare"}
-        for finding in found:
-            if finding.state in says:
-                console.print(f"  {finding.file} {says[finding.state]}", markup=False, soft_wrap=True)
+        problems = {
+            "missing": "is missing",
+            "differs": "differs from the manifest: scores on it do not compare",
+        }
+        for file in files:
+            if file.state in problems:
+                console.print(f"  {file.file} {problems[file.state]}", markup=False, soft_wrap=True)
 
 
-def _how_to_get(known: NamedCorpus) -> str:
+def _how_to_get(corpus: NamedCorpus) -> str:
     """Return the end of the sentence before the file names."""
     from regard.data.download import megabytes
 
-    if known.by_hand:
-        return f"{known.by_hand}. Put them into the folder above, plain, .gz or .xz:"
-    fetch = f"`regard data get {known.name}` downloads them ({megabytes(known.downloads)})"
+    if corpus.by_hand:
+        return f"{corpus.by_hand}. Put them into the folder above, plain, .gz or .xz:"
+    fetch = f"`regard data get {corpus.name}` downloads them ({megabytes(corpus.downloads)})"
     return f"{fetch}, or put them into the folder above, plain, .gz or .xz:"
 
 
@@ -256,16 +263,16 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
 
     from regard.data.describe import describe
 
-    found = describe(rows, samples)
-    more = "" if found.complete else ", not counting the rest"
-    console.print(f"{found.report.read:,} rows{more}; " + "; ".join(
-        [f"{number:,} {reason}" for reason, number in found.report.dropped().items()] or ["all usable"]
+    description = describe(rows, samples)
+    more = "" if description.complete else ", not counting the rest"
+    console.print(f"{description.report.read:,} rows{more}; " + "; ".join(
+        [f"{number:,} {reason}" for reason, number in description.report.dropped().items()] or ["all usable"]
     ))  # fmt: skip
     table = Table()
     for name in ("", "unit", "mean", "median", "95 %", "longest"):
         table.add_column(name, justify="left" if name in ("", "unit") else "right")
     for i, label in enumerate(labels):
-        for unit, lengths in (("words", found.words[i]), ("characters", found.characters[i])):
+        for unit, lengths in (("words", description.words[i]), ("characters", description.characters[i])):
             numbers = (
                 f"{lengths.mean:.1f}",
                 f"{lengths.median:,}",
@@ -274,7 +281,7 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
             )
             table.add_row(label if unit == "words" else "", unit, *numbers)
     console.print(table)
-    for row in found.samples:
+    for row in description.samples:
         console.print(
             "\n".join(f"{label}: {text[:400]}" for label, text in zip(labels, row, strict=True)), markup=False
         )

@@ -72,8 +72,8 @@ def _translate(console) -> None:  # noqa: ANN001
             raise typer.Exit(128 + (result.signal or 2))
         model = result.load()
     texts = ["Tom is happy.", "I don't know what to do.", "Where is your mother?", "We have no time."]
-    for text, found in zip(texts, regard.translate(texts, model, beam=4), strict=True):
-        console.print(f"{text} → {found}", highlight=False)
+    for text, result in zip(texts, regard.translate(texts, model, beam=4), strict=True):
+        console.print(f"{text} → {result}", highlight=False)
     bleu = result.scores["validation"]["bleu"]
     console.print(
         f"BLEU {bleu:.1f} on held-out sentences; `regard train small` trains twice as long",
@@ -95,9 +95,9 @@ def _dictionary(console) -> None:  # noqa: ANN001
     }
     spell = lambda text: torch.tensor([float(ord(c)) for c in text.ljust(14)])  # noqa: E731
     keys, values = torch.stack([spell(name) for name in record]), torch.eye(len(record))
-    found = regard.lookup(spell("date of birth")[None], keys, values)
+    result = regard.lookup(spell("date of birth")[None], keys, values)
     console.print(
-        f"lookup('date of birth') = {list(record.values())[int(found.argmax())]!r}", highlight=False
+        f"lookup('date of birth') = {list(record.values())[int(result.argmax())]!r}", highlight=False
     )
     missing = regard.lookup(spell("shoe size")[None], keys, values)
     console.print(f"lookup('shoe size') = {missing.tolist()[0]} (a missing key gives zeros)", highlight=False)

@@ -3,64 +3,91 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.option_groups import OptionGroup, check_folders, grouped, option
 from regard.cli.runs import duration
 
 if TYPE_CHECKING:
     from regard.evaluation.evaluate import Evaluation
 
 
-def command(
-    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
+@dataclass(frozen=True)
+class DataOptions(OptionGroup):
+    """What the model is scored on."""
+
     data: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--data",
             metavar="NAME|FILE",
             help="A corpus, or a file (.tsv, .csv, .jsonl, .txt, CoNLL), instead of the model's test or "
             "validation set; give it twice for source and target.",
         ),
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="Split of the corpus; default: the test set.")] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Beam size; default: the recipe's.")
-    ] = None,
+    ] = None
+    split: Annotated[str | None, option(help="Split of the corpus; default: the test set.")] = None
+
+    def section(self, card: dict[str, Any]) -> dict[str, Any]:
+        """Return the `data:` block; download the corpus if the user agrees, warn about training files."""
+        from regard.cli.data import offer
+        from regard.cli.jobs import report
+        from regard.evaluation.evaluate import data_section, trained_on
+
+        section = data_section(card, self.data or ())
+        offer(section)
+        for file in trained_on(card, self.data or ()):
+            report(f"warning: the model was trained on {file}; scores on it say nothing about new text")
+        return section
+
+
+@dataclass(frozen=True)
+class OutputOptions(OptionGroup):
+    """What is printed and written."""
+
     by_length: Annotated[
-        bool, typer.Option("--by-length", help="Translators: also print BLEU by sentence length.")
-    ] = False,
+        bool, option("--by-length", help="Translators: also print BLEU by sentence length.")
+    ] = False
     plot: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="PNG",
             help="Plot BLEU by sentence length (translators), or confusion matrix and calibration "
             "(classifiers).",
         ),
-    ] = None,
+    ] = None
     cost_table: Annotated[
         bool,
-        typer.Option(
+        option(
             "--cost-table", help="Translators: compare the training cost with published models of WMT-2014."
         ),
-    ] = False,
+    ] = False
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--output", "-o", help="Write the predictions (translations, labels, tags) here, one per line."
         ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ] = None
+    as_json: Annotated[bool, option("--json", help="Print JSON.")] = False
+
+
+@grouped
+def command(
+    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
+    *,
+    data: DataOptions,
+    beam: Annotated[int | None, option(min=1, max=1000, help="Beam size; default: the recipe's.")] = None,
+    output: OutputOptions,
+    device: Annotated[str, option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Score a model on its test set, its held-out rows, or a file of your own.
 
     Translators: BLEU, chrF, TER. Language models: perplexity, bits per character. Classifiers: accuracy, F1
-    per class,
-    confusion matrix, calibration. Taggers: precision, recall and F1 of entities. Embedders: retrieval or
-    similarity scores.
+    per class, confusion matrix, calibration. Taggers: precision, recall and F1 of entities. Embedders:
+    retrieval or similarity scores.
 
     Examples:
 
@@ -72,51 +99,36 @@ def command(
 
         regard evaluate runs/small --data test.en --data test.de
     """
-    from regard.cli.data import offer
-    from regard.cli.jobs import report
-    from regard.evaluation import evaluate as evaluation
+    from regard.evaluation.evaluate import evaluate
     from regard.models.folder import load
     from regard.training.distributed import pick_device
 
-    _check_folders(plot, output)
+    check_folders(output.plot, output.output)
     loaded: Any = load(model, pick_device(device))
-    if cost_table:
+    if output.cost_table:
         _check_cost(loaded, model)
-    section = evaluation.data_section(loaded.card, data or ())
-    offer(section)
-    for file in evaluation.trained_on(loaded.card, data or ()):
-        report(f"warning: the model was trained on {file}; scores on it say nothing about new text")
-    result = evaluation.evaluate(
+    result = evaluate(
         loaded,
-        section,
-        split,
+        data.section(loaded.card),
+        data.split,
         beam=beam,
-        lengths=by_length,
-        plot=plot,
-        output=output is not None,
-        progress=not as_json,
+        lengths=output.by_length,
+        plot=output.plot,
+        output=output.output is not None,
+        progress=not output.as_json,
     )
-    if output is not None:
-        output.write_text("".join(f"{line}\n" for line in result.predictions), encoding="utf-8")
-    if plot is not None and result.lengths is not None:
-        from regard.evaluation.by_length import plot as draw
-
-        draw({model.name: result.lengths}, plot)
-    cost = evaluation.training_cost(loaded.card, result)
-    if as_json:
-        record = result.as_dict() | {"training_flops": cost and cost.flops}
-        print(json.dumps(record, ensure_ascii=False, indent=2))
-    else:
-        _print(result)
-        _print_cost(cost, cost_table)
+    _write_files(result, output, model.name)
+    _print(result, output, loaded.card)
 
 
-def _check_folders(*paths: Path | None) -> None:
-    from regard.errors import OptionError
+def _write_files(result: Evaluation, options: OutputOptions, name: str) -> None:
+    """Write the predictions, and the plot of BLEU by length; evaluators draw the other plots."""
+    from regard.evaluation.by_length import plot
 
-    for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+    if options.output is not None:
+        options.output.write_text("".join(f"{line}\n" for line in result.predictions), encoding="utf-8")
+    if options.plot is not None and result.lengths is not None:
+        plot({name: result.lengths}, options.plot)
 
 
 def _check_cost(model: Any, folder: Path) -> None:
@@ -143,7 +155,19 @@ def _print_cost(cost: Any, with_table: bool) -> None:
         print(table(cost))
 
 
-def _print(result: Evaluation) -> None:
+def _print(result: Evaluation, options: OutputOptions, card: dict[str, Any]) -> None:
+    from regard.evaluation.evaluate import training_cost
+
+    cost = training_cost(card, result)
+    if options.as_json:
+        record = result.as_dict() | {"training_flops": cost and cost.flops}
+        print(json.dumps(record, ensure_ascii=False, indent=2))
+    else:
+        _print_scores(result)
+        _print_cost(cost, options.cost_table)
+
+
+def _print_scores(result: Evaluation) -> None:
     from regard.cli.jobs import report
 
     beam = f", beam {result.beam}" if result.beam else ""
@@ -153,8 +177,8 @@ def _print(result: Evaluation) -> None:
             print(metrics)
     for tokenize, scores in result.text.items():
         if len(result.text) > 1:
-            how = "as it is, like published scores" if tokenize == "none" else "tokenised again by sacreBLEU"
-            print(f"\nthe text is tokenised; {how} ({tokenize})")
+            text = "as it is, like published scores" if tokenize == "none" else "tokenised again by sacreBLEU"
+            print(f"\nthe text is tokenised; {text} ({tokenize})")
         print(scores)
         for warning in scores.warnings:
             if "look tokenised" not in warning:  # printed above

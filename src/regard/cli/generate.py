@@ -15,7 +15,15 @@ from regard.cli.option_groups import SEARCH, grouped, option
 if TYPE_CHECKING:
     from regard.decoding.strategy import Strategy
     from regard.pipelines.generate_file import GenerateOptions
-    from regard.pipelines.input import Source
+
+
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT]...",
+        help="Prompts; after -i, more files. Default: standard input, as one prompt.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -32,37 +40,36 @@ class SamplingOptions(shared.SamplingOptions):
     ] = None
 
 
-@grouped
-def command(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TEXT]...",
-            help="Prompts; after -i, more files. Default: standard input, as one prompt.",
-        ),
-    ] = None,
-    *,
-    model: shared.Model = None,
-    input: shared.InputOptions,
-    beam: shared.BeamSize = None,
-    sampling: SamplingOptions,
+@dataclass(frozen=True)
+class GenerationOptions(shared.OptionGroup):
+    """How many continuations, and where they end."""
+
+    beam: shared.BeamSize = None
     count: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Continuations per prompt.", rich_help_panel=SEARCH)
-    ] = 1,
+        int, option(min=1, max=10_000, help="Continuations per prompt.", rich_help_panel=SEARCH)
+    ] = 1
     length: Annotated[
         int,
-        typer.Option(
-            "--length", "--max-length", min=1, help="Maximum number of tokens.", rich_help_panel=SEARCH
-        ),
-    ] = 100,
+        option("--length", "--max-length", min=1, help="Maximum number of tokens.", rich_help_panel=SEARCH),
+    ] = 100
     lines: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--lines/--no-lines",
             help="Continue after the end of a line, or stop there.",
             rich_help_panel=SEARCH,
         ),
-    ] = None,
+    ] = None
+
+
+@grouped
+def command(
+    text: Prompts = None,
+    *,
+    model: shared.Model = None,
+    input: shared.InputOptions,
+    generation: GenerationOptions,
+    sampling: SamplingOptions,
     constraints: shared.ConstraintOptions,
     output: Annotated[Path, shared.output_option(".txt or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
@@ -73,9 +80,8 @@ def command(
     """Continue texts with a language model and print tokens as they are generated.
 
     Tokens are sampled; --beam searches for the most likely text instead. With -i, every line is a prompt and
-    every
-    output is one line; --json keeps line breaks. With -o, rerun the same command to resume an interrupted
-    job.
+    every output is one line; --json keeps line breaks. With -o, rerun the same command to resume an
+    interrupted job.
 
     Examples:
 
@@ -88,9 +94,10 @@ def command(
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
     from regard.cli import pictures
-    from regard.cli.jobs import model_folder, open_outputs, output_format, run_job
+    from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, run_job
     from regard.decoding.limits import Limits
     from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
+    from regard.pipelines.input import Source
     from regard.pipelines.job import fingerprint
     from regard.training.distributed import pick_device
 
@@ -98,36 +105,32 @@ def command(
     if pictures.check_options(picture, text or [] if interactive else None):
         pictures.check_count(str(picture.picture), len(text or []))
     options = GenerateOptions(
-        strategy=_strategy(beam, sampling, count, seed=None if interactive else 0),
+        strategy=_strategy(generation, sampling, seed=None if interactive else 0),
         constraints=constraints.constraints(),
-        limits=Limits(max_length=length),
-        multiline=lines,
-        count=count,
+        limits=Limits(max_length=generation.length),
+        multiline=generation.lines,
+        count=generation.count,
         json=output_format(output, as_json) == "json",
         precision=precision,
         output=str(output),
     )
     folder = model_folder(model, "generate", text or [])
-    if interactive:
-        prompts = _prompts(text)
-        language_model = load_language_model(folder, pick_device(job.device), precision)
-        attention = _check_picture(picture, language_model)
-        _print(prompts, language_model, options, attention, report_seed=sampling.seed is None)
-        if attention is not None:
-            pictures.save(picture, attention)
-        return
-    source = _source(text or [], input)
+    source = Source(texts=tuple(_prompts(text))) if not input.files else open_input(text or [], input)[0]
     places = open_outputs(source, [output])
     language_model = load_language_model(folder, pick_device(job.device), precision)
+    if interactive:
+        _print_all(list(source.texts), language_model, options, picture, sampling.seed is None)
+        return
     settings = lambda: options.about(fingerprint([folder]))  # noqa: E731
     run_job("generate", source, places, GenerateJob(language_model, options), settings, job)
 
 
-def _strategy(beam: int | None, sampling: SamplingOptions, count: int, seed: int | None) -> Strategy:
+def _strategy(generation: GenerationOptions, sampling: SamplingOptions, seed: int | None) -> Strategy:
     """Return beam search with --beam, otherwise sampling."""
     from regard.decoding.beam import Beam
     from regard.errors import OptionError
 
+    beam, count = generation.beam, generation.count
     if beam is None:
         return sampling.sample(count, seed)
     if sampling.given:
@@ -157,14 +160,6 @@ def _prompts(texts: list[str] | None) -> list[str]:
         ) from None
 
 
-def _source(texts: list[str], options: shared.InputOptions) -> Source:
-    """Return lines of files; otherwise the texts as they are, or standard input as one text."""
-    from regard.cli.jobs import open_input
-    from regard.pipelines.input import Source
-
-    return open_input(texts, options)[0] if options.files else Source(texts=tuple(_prompts(texts)))
-
-
 def _check_picture(picture: shared.PictureOptions, model: Any) -> list[Any] | None:
     """With --picture, check its options with the model, and return the list that the maps will be in."""
     from regard.cli import pictures
@@ -176,6 +171,22 @@ def _check_picture(picture: shared.PictureOptions, model: Any) -> list[Any] | No
         return None
     pictures.check_model(picture, attention_maps(None, [[EOS]], torch_model(model))[0])
     return []
+
+
+def _print_all(
+    prompts: list[str],
+    model: Any,
+    options: GenerateOptions,
+    picture: shared.PictureOptions,
+    report_seed: bool,
+) -> None:
+    """Print the prompts with their continuations, and draw their attention with --picture."""
+    from regard.cli import pictures
+
+    attention = _check_picture(picture, model)
+    _print(prompts, model, options, attention, report_seed)
+    if attention is not None:
+        pictures.save(picture, attention)
 
 
 def _print(

@@ -52,8 +52,7 @@ def command(
 ) -> None:
     """Build a search index: one embedding per document, plus BM25 statistics.
 
-    Ctrl-C keeps what is done; rerun the same command with --add to continue. Without files, describe the
-    index.
+    After Ctrl-C, rerun the same command with --add to continue. Without files, describe the index.
 
     Examples:
 
@@ -96,7 +95,7 @@ def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bo
     elif model == "minilm":
         model = Index(output).info.model
     hnsw.import_usearch()  # fails before the work, not after it
-    found = options.read(files)
+    documents_read = options.read(files)
     embedder = load_embedder(model)
     if add:
         index = Index(output)
@@ -104,9 +103,9 @@ def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bo
     else:
         info = IndexInfo(stored_name(model), embedder.fingerprint(), embedder.width)
         index = build_index.create(output, info)
-    documents = _missing(index, found.documents, replace)
-    if len(documents) < len(found.documents):
-        report(f"{len(found.documents) - len(documents):,} documents are already in the index")
+    documents = _missing(index, documents_read.documents, replace)
+    if len(documents) < len(documents_read.documents):
+        report(f"{len(documents_read.documents) - len(documents):,} documents are already in the index")
     done = 0
     try:
         while done < len(documents):
@@ -150,8 +149,8 @@ def _missing(index: Index, documents: list[Document], replace: bool) -> list[Doc
 def _remove(output: Path, ids: list[str], threads: int) -> None:
     from regard.search.build_index import remove
 
-    left = remove(output, ids, threads=threads)
-    typer.echo(f"{len(set(ids))} removed, {len(left):,} documents left")
+    index = remove(output, ids, threads=threads)
+    typer.echo(f"{len(set(ids))} removed, {len(index):,} documents left")
 
 
 def _compact(output: Path, threads: int) -> None:
@@ -160,16 +159,16 @@ def _compact(output: Path, threads: int) -> None:
     from regard.search.index import Index
 
     gone = len(Index(output).removed)
-    left = compact(output, threads=threads)
-    if has_stale_files(left):
+    index = compact(output, threads=threads)
+    if has_stale_files(index):
         typer.echo(
-            f"{len(left):,} documents left; another process has the old index open, so {gone:,} removed ones "
-            "stay on the disk:"
+            f"{len(index):,} documents left; another process has the old index open, "
+            f"so {gone:,} removed ones stay on the disk:"
         )
         typer.echo(f"end that process and run `regard index --compact -o {for_shell(output)}` again")
         return
     typer.echo(
-        f"{gone:,} removed document{'s' * (gone != 1)} deleted from the disk, {len(left):,} documents left"
+        f"{gone:,} removed document{'s' * (gone != 1)} deleted from the disk, {len(index):,} documents left"
     )
 
 

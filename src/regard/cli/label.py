@@ -51,10 +51,8 @@ def command(
     """Label many texts from a few examples by label propagation over similar texts.
 
     Writes a table with the columns label, suggested, confidence, reviewed, id and text, least confident
-    first. Correct
-    `label` where it is wrong and put an x into `reviewed` where it is right; then pass the table to
-    --examples to use these
-    rows too. --take P writes texts and labels as training data for a classifier.
+    first. Correct `label` where it is wrong and put an x into `reviewed` where it is right; then pass the
+    table to --examples to use these rows too. --take P writes texts and labels as training data.
 
     Examples:
 
@@ -80,40 +78,42 @@ def command(
 
 
 def _suggest(
-    files: list[Path], given: dict[str, str], output: Path, options: DocumentOptions, neighbours: int
+    files: list[Path], labelled: dict[str, str], output: Path, options: DocumentOptions, neighbours: int
 ) -> None:
     """Write a table with a suggested label for every text; `given` has the labels of the examples by text."""
     from regard.cli.jobs import report
     from regard.search.label_spreading import spread_labels
     from regard.search.label_table import Row, format_table, normalize_space
 
-    documents, vectors = _embed(files, given, options)
+    documents, vectors = _embed(files, labelled, options)
     texts = [normalize_space(document.text) for document in documents]
-    known = {i: given[text] for i, text in enumerate(texts) if text in given}
-    spread = spread_labels(vectors, known, neighbours=neighbours, threads=options.threads)
+    known_labels = {i: labelled[text] for i, text in enumerate(texts) if text in labelled}
+    spread = spread_labels(vectors, known_labels, neighbours=neighbours, threads=options.threads)
     labels, confidence = spread.best()
     rows = [
         Row(
             labels[i],
             document.text,
             labels[i],
-            1.0 if i in known else float(confidence[i]),
-            i in known,
+            1.0 if i in known_labels else float(confidence[i]),
+            i in known_labels,
             document.id,
         )
         for i, document in enumerate(documents)
-        if document.id or i not in known  # examples that are not in the files are not written again
+        if document.id or i not in known_labels  # examples that are not in the files are not written again
     ]
     write_output(output, format_table(rows))
     counts = ", ".join(f"{label} {labels.count(label):,}" for label in spread.labels)
     confident = sum(row.confidence >= 0.9 for row in rows)
     report(
-        f"{len(rows):,} texts from {len(known):,} examples: {counts}; {confident:,} with confidence at "
-        "least 0.9"
+        f"{len(rows):,} texts from {len(known_labels):,} examples: {counts}; "
+        f"{confident:,} with confidence at least 0.9"
     )
 
 
-def _embed(files: list[Path], given: dict[str, str], options: DocumentOptions) -> tuple[list[Document], Any]:
+def _embed(
+    files: list[Path], labelled: dict[str, str], options: DocumentOptions
+) -> tuple[list[Document], Any]:
     """Return the texts and their vectors, followed by the examples that are not among them, without an id."""
     import numpy as np
 
@@ -129,7 +129,7 @@ def _embed(files: list[Path], given: dict[str, str], options: DocumentOptions) -
         embedder = load_embedder(index.info.model)
         index.check(embedder.fingerprint())
     present = {normalize_space(document.text) for document in documents}
-    others = [text for text in given if text not in present]
+    others = [text for text in labelled if text not in present]
     everything = [*documents, *(Document("", text) for text in others)]
     return everything, np.concatenate([vectors, embed(others, embedder)])
 
@@ -140,8 +140,8 @@ def _take(rows: list[Any], least: float, output: Path) -> None:
     from regard.search.label_table import normalize_space, reviewed_labels
 
     reviewed_labels(rows)  # a text with two labels is an error
-    kept = [row for row in rows if row.reviewed or row.confidence >= least]
-    lines = (f"{normalize_space(row.text)}\t{normalize_space(row.label)}\n" for row in kept)
+    selected = [row for row in rows if row.reviewed or row.confidence >= least]
+    lines = (f"{normalize_space(row.text)}\t{normalize_space(row.label)}\n" for row in selected)
     write_output(output, "text\tlabel\n" + "".join(lines))
-    reviewed = sum(row.reviewed for row in kept)
-    report(f"{len(kept):,} of {len(rows):,} texts, {reviewed:,} of them reviewed")
+    reviewed = sum(row.reviewed for row in selected)
+    report(f"{len(selected):,} of {len(rows):,} texts, {reviewed:,} of them reviewed")

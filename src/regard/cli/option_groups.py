@@ -44,11 +44,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        made = {}  # apart from the values: a group may have the name of an option
+        built = {}  # not in `values`: a group may have the name of an option
         for name, group in groups.items():
-            given = {field.name: values.pop(field.name) for field in fields(group)}  # type: ignore[arg-type]
-            made[name] = group(**given)
-        command(**values, **made)
+            options = {field.name: values.pop(field.name) for field in fields(group)}  # type: ignore[arg-type]
+            built[name] = group(**options)
+        command(**values, **built)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -70,6 +70,10 @@ def option(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, **settings)
 
 
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
+]
 Model = Annotated[
     Path | None,
     option(
@@ -150,6 +154,18 @@ class JobOptions(OptionGroup):
         bool, option("--restart", help="Start over instead of resuming.", rich_help_panel=JOB)
     ] = False
     quiet: Annotated[bool, option("--quiet", "-q", help="Show no progress.", rich_help_panel=JOB)] = False
+
+
+@dataclass(frozen=True)
+class BatchJobOptions(JobOptions):
+    """A job whose batches have a size."""
+
+    batch_tokens: BatchTokens = None
+
+    @property
+    def batch_size(self) -> dict[str, int]:
+        """The option for a pipeline, which has its own default."""
+        return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
 
 
 @dataclass(frozen=True)
@@ -300,6 +316,15 @@ class PictureOptions(PictureFileOptions):
     ] = None
 
 
+def check_folders(*paths: Path | None) -> None:
+    """Raise OptionError if the folder of an output file does not exist; checked before the work starts."""
+    from regard.errors import OptionError
+
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+
+
 def check_utf8(name: str, *texts: str) -> None:
     """Raise OptionError if a text on the command line is not UTF-8; a shell passes on any bytes."""
     from regard.errors import OptionError
@@ -308,5 +333,5 @@ def check_utf8(name: str, *texts: str) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            given = text.encode("utf-8", "surrogateescape")
-            raise OptionError(f"--{name} is not UTF-8: {given!r}; encode it in UTF-8") from None
+            raw = text.encode("utf-8", "surrogateescape")
+            raise OptionError(f"--{name} is not UTF-8: {raw!r}; encode it in UTF-8") from None

@@ -37,7 +37,7 @@ def check_options(options: PictureFileOptions, texts: Sequence[str] | None) -> b
         one_of("--view", options.view, ALL_VIEWS)
     if texts is None:
         raise OptionError("--picture draws texts of the command line; give TEXT, and leave out -i")
-    count = sum(bool(line.strip()) for text in texts for line in text.split("\n"))
+    count = len(lines_of(texts))
     if count == 0:
         raise OptionError("--picture draws texts of the command line; give TEXT")
     check_count(path.name, count)
@@ -52,6 +52,11 @@ def check_count(file: str, count: int) -> None:
         )
     if count > MOST:
         raise OptionError(f"{file} would hold {count} pictures; give at most {MOST} texts")
+
+
+def lines_of(texts: Sequence[str]) -> list[str]:
+    """Return the lines of texts that have a picture: all but blank ones."""
+    return [line for text in texts for line in text.split("\n") if line.strip()]
 
 
 def check_model(options: PictureOptions, probe: AttentionMaps) -> None:

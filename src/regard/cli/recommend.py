@@ -135,6 +135,29 @@ class TestOptions(OptionGroup):
             }
 
 
+@dataclass(frozen=True)
+class UseOptions(OptionGroup):
+    """What happens with the fitted model."""
+
+    output: Annotated[
+        Path | None,
+        option("-o", "--output", metavar="FOLDER", help="Fit on all ratings and save the model here."),
+    ] = None
+    model: Annotated[
+        Path | None,
+        option(
+            metavar="FOLDER",
+            help="Use a model saved with -o instead of fitting FILES.",
+            rich_help_panel=USE,
+        ),
+    ] = None
+    user: Annotated[
+        list[str] | None,
+        option(metavar="ID", help="Recommend items to this user; repeatable.", rich_help_panel=USE),
+    ] = None
+    n: Annotated[int, option("-n", min=1, help="Items to recommend.", rich_help_panel=USE)] = 10
+
+
 @grouped
 def command(
     files: Annotated[
@@ -149,23 +172,7 @@ def command(
     ratings: RatingOptions,
     options: ModelOptions,
     test: TestOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FOLDER", help="Fit on all ratings and save the model here."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Use a model saved with -o instead of fitting FILES.",
-            rich_help_panel=USE,
-        ),
-    ] = None,
-    user: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Recommend items to this user; repeatable.", rich_help_panel=USE),
-    ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Items to recommend.", rich_help_panel=USE)] = 10,
+    use: UseOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fit a recommender (matrix factorisation, factorisation machine) to ratings and recommend items.
@@ -187,30 +194,29 @@ def command(
     from regard.errors import OptionError
     from regard.interactions.recommender import Recommender
 
-    if bool(files) == (model is not None):
+    if bool(files) == (use.model is not None):
         raise OptionError("give either FILES with ratings to fit, or --model FOLDER with a fitted model")
-    if model is not None:
-        if not user:
+    if use.model is not None:
+        if not use.user:
             raise OptionError("--model needs users to recommend to; add --user ID")
-        _recommend(Recommender.load(model), user, n, {}, as_json)
+        _recommend(Recommender.load(use.model), use, {}, as_json)
         return
     settings = options.settings()
-    if output is not None:
-        _create_folder(output)
+    if use.output is not None:
+        _create_folder(use.output)
     paths, data = ratings.read(files or [])
     report = test.evaluate(data, options, settings)
     if not as_json:
         _print(data, report, test)
-    if output is None and not user:
-        if as_json:
-            print(json.dumps({"held_out": report, "top": {}}, indent=2))
-        return
-    fitted = _fit(data, options.kind, settings)
-    if output is not None:
-        fitted.card = _card(paths, data, options.kind, settings, report)
-        fitted.save(output)
-        print(f"regard: wrote {output}", file=sys.stderr)
-    _recommend(fitted, user or [], n, report, as_json)
+    if use.output is not None or use.user:
+        fitted = _fit(data, options.kind, settings)
+        if use.output is not None:
+            fitted.card = _card(paths, data, options.kind, settings, report)
+            fitted.save(use.output)
+            print(f"regard: wrote {use.output}", file=sys.stderr)
+        _recommend(fitted, use, report, as_json)
+    elif as_json:
+        print(json.dumps({"held_out": report, "top": {}}, indent=2))
 
 
 def _create_folder(folder: Path) -> None:
@@ -264,10 +270,11 @@ def _card(
     }
 
 
-def _recommend(fitted: Recommender, users: list[str], n: int, report: dict[str, Any], as_json: bool) -> None:
+def _recommend(fitted: Recommender, use: UseOptions, report: dict[str, Any], as_json: bool) -> None:
     from regard.cli import jobs
 
-    best = {user: fitted.top(user, n) for user in users}
+    users = use.user or []
+    best = {user: fitted.top(user, use.n) for user in users}
     for user in users:
         if user not in fitted.users:
             jobs.report(f"warning: user {user} has rated nothing; these are the best items on average")

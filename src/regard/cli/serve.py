@@ -42,42 +42,24 @@ class ConnectionOptions(OptionGroup):
     ] = False
 
 
+def _limit(help: str, minimum: float = 1) -> Any:
+    return option(min=minimum, help=help, rich_help_panel=LIMITS)
+
+
 @dataclass(frozen=True)
 class LimitOptions(OptionGroup):
     """Limits of requests."""
 
-    max_body: Annotated[int, option(min=1, help="Maximum bytes of a request.", rich_help_panel=LIMITS)] = (
-        1 << 20
-    )
-    max_texts: Annotated[int, option(min=1, help="Maximum texts per request.", rich_help_panel=LIMITS)] = 1000
-    max_characters: Annotated[
-        int, option(min=1, help="Maximum characters per text.", rich_help_panel=LIMITS)
-    ] = 10_000
-    max_tokens: Annotated[
-        int, option(min=1, help="Maximum tokens of one input and of one output.", rich_help_panel=LIMITS)
-    ] = 2048
-    max_work: Annotated[
-        int, option(min=1, help="Maximum rows × steps of one request's search.", rich_help_panel=LIMITS)
-    ] = 2_000_000
-    queue: Annotated[
-        int, option(min=1, help="Maximum texts waiting in the queue.", rich_help_panel=LIMITS)
-    ] = 4000
-    max_connections: Annotated[
-        int, option(min=1, help="Maximum open connections.", rich_help_panel=LIMITS)
-    ] = 1000
-    timeout: Annotated[
-        float, option(min=0.001, help="Timeout of a request in seconds.", rich_help_panel=LIMITS)
-    ] = 60.0
-    idle: Annotated[
-        float,
-        option(min=0.001, help="Seconds after which an idle connection is closed.", rich_help_panel=LIMITS),
-    ] = 15.0
-    grace: Annotated[
-        float,
-        option(
-            min=0.001, help="Seconds for accepted requests to finish after SIGTERM.", rich_help_panel=LIMITS
-        ),
-    ] = 20.0
+    max_body: Annotated[int, _limit("Maximum bytes of a request.")] = 1 << 20
+    max_texts: Annotated[int, _limit("Maximum texts per request.")] = 1000
+    max_characters: Annotated[int, _limit("Maximum characters per text.")] = 10_000
+    max_tokens: Annotated[int, _limit("Maximum tokens of one input and of one output.")] = 2048
+    max_work: Annotated[int, _limit("Maximum rows × steps of one request's search.")] = 2_000_000
+    queue: Annotated[int, _limit("Maximum texts waiting in the queue.")] = 4000
+    max_connections: Annotated[int, _limit("Maximum open connections.")] = 1000
+    timeout: Annotated[float, _limit("Timeout of a request in seconds.", 0.001)] = 60.0
+    idle: Annotated[float, _limit("Seconds after which an idle connection is closed.", 0.001)] = 15.0
+    grace: Annotated[float, _limit("Seconds for accepted requests to finish after SIGTERM.", 0.001)] = 20.0
 
     def limits(self, batch_tokens: int) -> RequestLimits:
         from regard.serving.request_limits import RequestLimits
@@ -135,8 +117,8 @@ def command(
 ) -> None:
     """Serve a model or a search index over HTTP; GET / lists the routes.
 
-    Ctrl-C or SIGTERM refuses new requests, finishes what it can within --grace seconds, cancels the rest,
-    and ends.
+    After Ctrl-C or SIGTERM the server refuses new requests and ends within --grace seconds; requests that are
+    not finished by then are cancelled.
 
     Examples:
 

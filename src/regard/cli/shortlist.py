@@ -50,7 +50,7 @@ def command(
         section.get("max_length") or 256, section.get("max_ratio"), section.get("limit")
     )
     source, target = loaded.source_tokenizer, loaded.target_tokenizer
-    prepared = prepare(split_rows(section, "train", "translate"), source, target, settings, what="train")  # type: ignore[arg-type]
+    prepared = prepare(split_rows(section, "train", "translate"), source, target, settings, name="train")  # type: ignore[arg-type]
     shortlist = associate(prepared, source, target, best, frequent)
     path = shortlist.save(model)
     print(

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from regard.cli import option_groups as shared
 from regard.cli.option_groups import INPUT, OUTPUT, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.formats import OutputFormat
-    from regard.pipelines.input import Layout
+    from regard.pipelines.input import Source
     from regard.pipelines.tag_file import TaggedLine, TagOptions
 
 CONLL = ("conll", "iob", "iob2", "bio", "iobes", "conllu")
@@ -61,35 +59,46 @@ class TagInput(shared.OptionGroup):
         return bool(files) and all(suffix(path) in suffixes for path in files)
 
 
+@dataclass(frozen=True)
+class OutputOptions(shared.OptionGroup):
+    """What is written, and where."""
+
+    output: Annotated[Path, shared.output_option(".txt, .conll or .jsonl, also .gz or .xz")] = Path("-")
+    as_json: shared.Json = False
+    as_conll: Annotated[bool, option("--to-conll", help="Write CoNLL.", rich_help_panel=OUTPUT)] = False
+    scheme: Annotated[
+        str | None,
+        option(help="Write tags as bio, iobes or io; default: the model's.", rich_help_panel=OUTPUT),
+    ] = None
+
+    def format(self, conll_input: bool) -> str:
+        """Return json, conll or text, by the options and the file name."""
+        from regard.data.text_files import suffix
+        from regard.errors import OptionError
+
+        if self.as_json and self.as_conll:
+            raise OptionError("--json and --to-conll exclude each other; give one of them")
+        kind = suffix(self.output)
+        if self.as_json or (kind in ("jsonl", "ndjson") and not self.as_conll):
+            return "json"
+        return "conll" if self.as_conll or conll_input or kind in CONLL else "text"
+
+
 @grouped
 def command(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
-    ] = None,
+    text: shared.Texts = None,
     *,
     model: shared.Model = None,
     input: TagInput,
-    output: Annotated[Path, shared.output_option(".txt, .conll or .jsonl, also .gz or .xz")] = Path("-"),
-    as_json: shared.Json = False,
-    as_conll: Annotated[
-        bool, typer.Option("--to-conll", help="Write CoNLL.", rich_help_panel=OUTPUT)
-    ] = False,
-    scheme: Annotated[
-        str | None,
-        typer.Option(help="Write tags as bio, iobes or io; default: the model's.", rich_help_panel=OUTPUT),
-    ] = None,
+    output: OutputOptions,
     picture: shared.PictureOptions,
-    batch_tokens: shared.BatchTokens = None,
-    job: shared.JobOptions,
+    job: shared.BatchJobOptions,
 ) -> None:
     """Find the spans that a tagger was trained on, line by line and in order.
 
     Input is plain text, which is split into words, or CoNLL (a word per line), which gets one more column.
-    Output is the
-    text with marked spans (in colour on a terminal), CoNLL, or JSON lines with position and type of every
-    span. With -o,
-    rerun the same command to resume an interrupted job.
+    Output is the text with marked spans (in colour on a terminal), CoNLL, or JSON lines with position and
+    type of every span. With -o, rerun the same command to resume an interrupted job.
 
     Examples:
 
@@ -106,58 +115,42 @@ def command(
         zcat tweets.jsonl.gz | regard tag --field text --json --model runs/wnut17 | head
     """
     from regard.cli import pictures
-    from regard.cli.jobs import make_source, model_folder, open_outputs, run_job
+    from regard.cli.jobs import model_folder, open_outputs, run_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
-    from regard.pipelines.tag_file import TagOptions, check_conll, make_job
+    from regard.pipelines.tag_file import TagOptions, make_job
     from regard.training.distributed import pick_device
 
     texts = text or []
     drawn = pictures.check_options(picture, None if input.files else texts)
     folder = model_folder(model, "tag", texts)
     conll = input.conll or input.all_end_with(texts, CONLL)
-    json_lines = input.all_end_with(texts, ("jsonl", "ndjson"))
     options = TagOptions(
-        output_format=_form(output, as_json, as_conll, conll),
+        output_format=output.format(conll),
         conll=conll,
         spaced=input.spaced,
         column=input.column,
-        field=input.field or ("text" if json_lines else None),
-        scheme=scheme,
-        output=str(output),
-        **({} if batch_tokens is None else {"batch_tokens": batch_tokens}),
+        field=input.field or ("text" if input.all_end_with(texts, ("jsonl", "ndjson")) else None),
+        scheme=output.scheme,
+        output=str(output.output),
+        **job.batch_size,
     )
-    _check(options, as_json and as_conll)
-    source = make_source(texts, input.files, _layout(options), input.strict)
-    places = open_outputs(source, [output])
-    if conll:
-        check_conll(source.files, input.column)
+    _check(options)
+    source = _source(texts, input, options)
+    places = open_outputs(source, [output.output])
     tag = make_job(folder, options, pick_device(job.device), _coloured(options))
     if drawn:
         pictures.check_model(picture, encoder_attention(["a"], tag.model)[0])
     run_job("tag", source, places, tag, lambda: options.about(fingerprint([folder])), job)
     if drawn:
-        lines = [line for each in texts for line in each.split("\n") if line.strip()]
-        pictures.save(picture, tag.attention(lines))
+        pictures.save(picture, tag.attention(pictures.lines_of(texts)))
 
 
-def _form(output: Path, as_json: bool, as_conll: bool, conll: bool) -> str:
-    """Return json, conll or text, by the options and the file name."""
-    from regard.data.text_files import suffix
-
-    kind = suffix(output)
-    if as_json or (kind in ("jsonl", "ndjson") and not as_conll):
-        return "json"
-    return "conll" if as_conll or conll or kind in CONLL else "text"
-
-
-def _check(options: TagOptions, both: bool) -> None:
+def _check(options: TagOptions) -> None:
     """Raise OptionError for options that exclude each other."""
     from regard.data.tag_schemes import scheme
     from regard.errors import OptionError
 
-    if both:
-        raise OptionError("--json and --to-conll exclude each other; give one of them")
     if options.conll and options.field is not None:
         raise OptionError("--conll is for CoNLL input and --field for JSON lines; give one of them")
     if options.conll and options.spaced:
@@ -170,12 +163,17 @@ def _check(options: TagOptions, both: bool) -> None:
             raise OptionError("--scheme is for written tags; write CoNLL or JSON, or leave it out")
 
 
-def _layout(options: TagOptions) -> Layout:
+def _source(texts: list[str], input: TagInput, options: TagOptions) -> Source:
+    """Return the input lines; all CoNLL files are checked first."""
+    from regard.cli.jobs import make_source
     from regard.pipelines.input import Field, Sentences, WholeLine
+    from regard.pipelines.tag_file import check_conll
 
+    line = WholeLine() if options.field is None else Field(options.field)
+    source = make_source(texts, input.files, Sentences() if options.conll else line, input.strict)
     if options.conll:
-        return Sentences()
-    return WholeLine() if options.field is None else Field(options.field)
+        check_conll(source.files, options.column)
+    return source
 
 
 def _coloured(options: TagOptions) -> OutputFormat[TaggedLine] | None:

@@ -12,6 +12,8 @@ from regard.cli import option_groups as shared
 from regard.cli.option_groups import JOB, OUTPUT, SEARCH, grouped, option
 
 if TYPE_CHECKING:
+    from regard.decoding.constraints import Constraints
+    from regard.decoding.limits import Limits
     from regard.decoding.strategy import Strategy
     from regard.pipelines.input import Source
     from regard.pipelines.table import Place
@@ -56,6 +58,12 @@ class RequiredOptions(shared.ConstraintOptions):
     prefix: Annotated[
         str, option(metavar="TEXT", help="Every translation begins with this.", rich_help_panel=SEARCH)
     ] = ""
+
+    def all(self) -> Constraints:
+        """Return the constraints, with prefix and required phrases."""
+        shared.check_utf8("prefix", self.prefix)
+        shared.check_utf8("require", *(self.require or ()))
+        return self.constraints(self.prefix, self.require)
 
 
 @dataclass(frozen=True)
@@ -102,13 +110,15 @@ class EngineOptions(shared.JobOptions):
     ] = None
     on: Annotated[str | None, option(metavar="ray", help="Run on a Ray cluster.", rich_help_panel=JOB)] = None
 
+    def limits(self, max_length: int | None) -> Limits:
+        from regard.decoding.limits import Limits
+
+        return Limits(max_length, self.batch_tokens, self.workers)
+
 
 @grouped
 def command(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
-    ] = None,
+    text: shared.Texts = None,
     *,
     model: shared.Model = None,
     ensemble: Annotated[
@@ -144,18 +154,15 @@ def command(
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, output_format
-    from regard.decoding.limits import Limits
     from regard.pipelines.translate_file import TranslateOptions
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     models = [model_folder(model, "translate", text or [], to), *(ensemble or [])]
     source, place = open_input(text or [], input)
-    shared.check_utf8("prefix", constraints.prefix)
-    shared.check_utf8("require", *(constraints.require or ()))
     options = TranslateOptions(
         strategy=_strategy(search, sampling),
-        constraints=constraints.constraints(constraints.prefix, constraints.require),
-        limits=Limits(search.max_length, engine.batch_tokens, engine.workers),
+        constraints=constraints.all(),
+        limits=engine.limits(search.max_length),
         nbest=search.nbest,
         to=to,
         split=not engine.no_split,
@@ -169,7 +176,6 @@ def command(
         shortlist=engine.shortlist,
         **_layout(place),
     )
-    _check(options, output.show, engine.on)
     _run(models, source, options, output.show, engine, picture if drawn else None)
 
 
@@ -231,6 +237,7 @@ def _run(
     from regard.pipelines.translate_file import make_job
     from regard.training.distributed import pick_device
 
+    _check(options, show, engine.on)
     places, device = open_outputs(source, options.paths), pick_device(engine.device)
     if picture is not None and (engine.on or len(models) > 1):
         raise OptionError("--picture draws the attention of one model here; leave out --with and --on")

@@ -421,9 +421,8 @@ class _Module(nn.Module):
 
 def _exported(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
     leaves, tensors, options = case.make(dtype, device)
-    examples = tuple(
-        torch.randn_like(x) for x in tensors.values()
-    )  # other values: the trace must not bake them in
+    # Other values: the trace must not bake them in.
+    examples = tuple(torch.randn_like(x) for x in tensors.values())
     program = torch.export.export(_Module(backend, options), examples).module()
     return _collected(case, leaves, options, program(*tensors.values()))
 

@@ -67,8 +67,7 @@ class BatchIterator:
         if self.per_epoch() < self.world:
             raise DataError(
                 f"an epoch has {self.per_epoch()} batches, fewer than the {self.world} processes that share "
-                "them; "
-                "lower batch.tokens or batch.sentences, or use fewer processes"
+                "them; lower batch.tokens or batch.sentences, or use fewer processes"
             )
         if self._taken + self.world > self.per_epoch():
             self.epoch, self._taken = self.epoch + 1, 0
@@ -82,11 +81,11 @@ class BatchIterator:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a position of the same data and options; the number of ranks may differ."""
-        for key, mine in self._identity.items():
-            if state.get(key) != mine:
+        for key, current in self._identity.items():
+            if state.get(key) != current:
                 saved = state.get(key)
                 raise DataError(
-                    f"this position was saved with {key} {saved!r} and the batches now have {mine!r}; "
+                    f"this position was saved with {key} {saved!r} and the batches now have {current!r}; "
                     "use the same"
                 )
         # With another number of ranks a round may be incomplete: it is skipped rather than repeated.
@@ -204,8 +203,7 @@ class Batches(BatchIterator):
             if (widest := int(widths.max())) > self.tokens:
                 raise DataError(
                     f"row {rows[widths.argmax()]} has {widest} tokens, more than the {self.tokens} of a "
-                    "batch; "
-                    "raise batch.tokens or lower data.max_length"
+                    "batch; raise batch.tokens or lower data.max_length"
                 )
         self.epoch = 0
 

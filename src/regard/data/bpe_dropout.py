@@ -1,13 +1,13 @@
 """BPE-dropout (Provilkov et al. 2020): random segmentations of a text by skipping merges, reproducible from a
 seed.
 
-`tokenizers` has BPE-dropout but draws from a generator that cannot be seeded, so it is done here, on arrays:
-words of equal length are rows of a matrix and all take their next merge at once. Algorithm 1 of the paper: of
-the merges that are possible now each is dropped with probability p; the first learned of those left is
-applied; when none is left the word is done.
+`tokenizers` has BPE-dropout, but its random generator cannot be seeded. This module does it on arrays: words
+of equal length are the rows of a matrix, and all rows apply their next merge at the same time. Algorithm 1 of
+the paper: drop every possible merge with probability p; apply the remaining merge that was learned first;
+stop when none remains.
 
 A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A
-frequent word does not need a fresh draw every time, and preparing a corpus stays a matter of seconds.
+frequent word does not need a new draw each time, so preparing a corpus takes seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.errors import OptionError
 
 POOL = 16
 LONGEST = 512  # symbols of a word; longer ones (such as a line without spaces) are not varied
-_ROWS = 1 << 14  # of one matrix, which fits into the processor's cache
+_ROWS = 1 << 14  # rows of one matrix, so that it fits into the processor's cache
 Numbers = NDArray[np.int64]
 _NEVER = np.iinfo(np.int32).max
 
@@ -68,14 +68,14 @@ class BpeDropout:
         Each comes as its tokens and the token count of each word.
         """
         starts = np.cumsum(words) - words
-        _, first, kind, seen = np.unique(
+        _, first, word_type, occurrences = np.unique(
             _hashes(tokens, words), return_index=True, return_inverse=True, return_counts=True
         )
-        pool, pool_words, amount = self._pool(tokens, starts[first], words[first], seen, count, draw)
+        pool, pool_words, amount = self._pool(tokens, starts[first], words[first], occurrences, count, draw)
         pool_starts = np.cumsum(pool_words) - pool_words
         offset = np.cumsum(amount) - amount
         for _ in range(count):
-            pick = offset[kind] + (draw.random(len(kind)) * amount[kind]).astype(np.int64)
+            pick = offset[word_type] + (draw.random(len(word_type)) * amount[word_type]).astype(np.int64)
             lengths = pool_words[pick]
             yield pool[ragged_indices(pool_starts[pick], lengths)], lengths
 
@@ -84,7 +84,7 @@ class BpeDropout:
         tokens: Numbers,
         starts: Numbers,
         words: Numbers,
-        seen: Numbers,
+        occurrences: Numbers,
         count: int,
         draw: np.random.Generator,
     ) -> tuple[Numbers, Numbers, Numbers]:
@@ -93,30 +93,36 @@ class BpeDropout:
         sizes = np.diff(self._spelling_offsets)[plain]
         symbols = self._spelling[ragged_indices(self._spelling_offsets[plain], sizes)]
         bounds = np.concatenate(([0], np.cumsum(words)))
-        letters = np.add.reduceat(sizes, bounds[:-1]) if len(words) else words  # symbols of each type
-        amount = np.where((letters > 1) & (letters <= LONGEST), np.minimum(seen * count, POOL), 1)
-        letter_starts = np.cumsum(letters) - letters
-        which = np.repeat(np.arange(len(words)), amount)
+        symbol_counts = np.add.reduceat(sizes, bounds[:-1]) if len(words) else words  # symbols of each type
+        amount = np.where(
+            (symbol_counts > 1) & (symbol_counts <= LONGEST), np.minimum(occurrences * count, POOL), 1
+        )
+        symbol_starts = np.cumsum(symbol_counts) - symbol_counts
+        word_type = np.repeat(np.arange(len(words)), amount)
         pieces: list[Numbers] = []
         owners: list[Numbers] = []
         lengths: list[Numbers] = []
 
-        def keep(owner: Numbers, found: Numbers, length: Numbers) -> None:
+        def keep(owner: Numbers, tokens: Numbers, length: Numbers) -> None:
             owners.append(owner)
-            pieces.append(found)
+            pieces.append(tokens)
             lengths.append(length)
 
         # Words of one symbol and very long words are not varied.
-        still = np.flatnonzero((letters[which] == 1) | (letters[which] > LONGEST))
-        kept = which[still]
-        keep(still, plain[ragged_indices(bounds[:-1][kept], words[kept])], words[kept])
-        for length in np.unique(letters[(letters > 1) & (letters <= LONGEST)]):
-            group = np.flatnonzero(letters[which] == length)
-            for at in range(0, len(group), _ROWS):
-                part = group[at : at + _ROWS]
-                matrix = symbols[letter_starts[which[part]][:, None] + np.arange(length)]
-                for rows, found in self._merge(matrix, draw):
-                    keep(part[rows], found.ravel(), np.full(len(rows), found.shape[1]))
+        unvaried = np.flatnonzero((symbol_counts[word_type] == 1) | (symbol_counts[word_type] > LONGEST))
+        unvaried_types = word_type[unvaried]
+        keep(
+            unvaried,
+            plain[ragged_indices(bounds[:-1][unvaried_types], words[unvaried_types])],
+            words[unvaried_types],
+        )
+        for length in np.unique(symbol_counts[(symbol_counts > 1) & (symbol_counts <= LONGEST)]):
+            group = np.flatnonzero(symbol_counts[word_type] == length)
+            for start in range(0, len(group), _ROWS):
+                chunk = group[start : start + _ROWS]
+                matrix = symbols[symbol_starts[word_type[chunk]][:, None] + np.arange(length)]
+                for rows, merged in self._merge(matrix, draw):
+                    keep(chunk[rows], merged.ravel(), np.full(len(rows), merged.shape[1]))
         owner, length = np.concatenate(owners), np.concatenate(lengths)
         flat_starts = np.cumsum(length) - length
         order = np.argsort(owner)
@@ -131,26 +137,26 @@ class BpeDropout:
             if matrix.shape[1] == 1:
                 yield rows, matrix
                 return
-            left = np.where(draw.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
-            best = left.argmin(1)  # the leftmost of equal ranks
-            here = np.arange(len(rows))
-            going = left[here, best] != _NEVER
-            if not going.all():
-                yield rows[~going], matrix[~going]
+            candidates = np.where(draw.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
+            best = candidates.argmin(1)  # the leftmost of equal ranks
+            row_index = np.arange(len(rows))
+            unfinished = candidates[row_index, best] != _NEVER
+            if not unfinished.all():
+                yield rows[~unfinished], matrix[~unfinished]
                 rows, matrix, rank, result, best = (
-                    rows[going],
-                    matrix[going],
-                    rank[going],
-                    result[going],
-                    best[going],
+                    rows[unfinished],
+                    matrix[unfinished],
+                    rank[unfinished],
+                    result[unfinished],
+                    best[unfinished],
                 )
-                here = np.arange(len(rows))
-            matrix[here, best] = result[here, best]
+                row_index = np.arange(len(rows))
+            matrix[row_index, best] = result[row_index, best]
             matrix = _without(matrix, best + 1)
             rank, result = _without(rank, best), _without(result, best)
             # Only the two pairs with the new symbol have changed.
-            for place, inside in ((best - 1, best > 0), (best, best < rank.shape[1])):
-                row, column = here[inside], place[inside]
+            for position, inside in ((best - 1, best > 0), (best, best < rank.shape[1])):
+                row, column = row_index[inside], position[inside]
                 rank[row, column], result[row, column] = self._look_up(
                     matrix[row, column], matrix[row, column + 1]
                 )
@@ -160,8 +166,8 @@ class BpeDropout:
         if not len(self._pairs):
             return np.full(left.shape, _NEVER, np.int32), left
         pair = left * self._size + right
-        at = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
-        return np.where(self._pairs[at] == pair, self._ranks[at], _NEVER), self._results[at]
+        index = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
+        return np.where(self._pairs[index] == pair, self._ranks[index], _NEVER), self._results[index]
 
 
 def _without(matrix: NDArray, column: Numbers) -> NDArray:

@@ -42,7 +42,7 @@ class EncodingSettings:
             object.__setattr__(self, "seed", 0)
 
     def identity(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,8 @@ class ChunkEncoder:
     """Encodes chunks with one tokenizer for a text or two for pairs."""
 
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
-        encoders = {
-            tokenizer: CachedEncoder(tokenizer) for tokenizer in tokenizers
-        }  # one memory where both sides share a vocabulary
+        # One cache if both sides share a tokenizer.
+        encoders = {tokenizer: CachedEncoder(tokenizer) for tokenizer in tokenizers}
         self.encoders = [encoders[tokenizer] for tokenizer in tokenizers]
         # Labels are not merged, so they are the same in every variant.
         self.drops = [
@@ -79,22 +78,21 @@ class ChunkEncoder:
         """Encode chunk `number`, given its columns."""
         encoded = [encoder.encode(column) for encoder, column in zip(self.encoders, columns, strict=True)]
         counts = {"long": 0, "ratio": 0, "unknown": 0}
-        keep = self._fitting([each.lengths for each in encoded], counts)
+        keep = self._fitting([side.lengths for side in encoded], counts)
         sides = []
-        for i, each in enumerate(encoded):
-            found = each.select(keep)
-            counts["unknown"] += int((found.tokens == UNK).sum())
-            counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(
-                found.lengths
-            )
-            drop = self.drops[i]
-            if drop is None:
-                sides.append([_small(found.tokens, found.lengths)] * self.settings.variants)
+        for i, side in enumerate(encoded):
+            kept = side.select(keep)
+            counts["unknown"] += int((kept.tokens == UNK).sum())
+            name = "source_tokens" if i + 1 < len(encoded) else "target_tokens"
+            counts[name] = len(kept.tokens) + len(kept.lengths)  # with an EOS per row
+            dropout = self.drops[i]
+            if dropout is None:
+                sides.append([_small(kept.tokens, kept.lengths)] * self.settings.variants)
                 continue
-            draw = np.random.default_rng([self.settings.seed, i, number])
-            drawn = drop.variants(found.tokens, found.pieces, self.settings.variants, draw)
+            random = np.random.default_rng([self.settings.seed, i, number])
+            variants = dropout.variants(kept.tokens, kept.pieces, self.settings.variants, random)
             sides.append(
-                [_small(tokens, segment_sums(pieces, found.piece_counts)) for tokens, pieces in drawn]
+                [_small(tokens, segment_sums(pieces, kept.piece_counts)) for tokens, pieces in variants]
             )
         return Encoding(keep, counts, sides)
 

@@ -1,7 +1,7 @@
 """Detect the layout of a table from its first rows: separator, header, and which columns have which role.
 
-A column is named by the header or counted from 1. What is not given is guessed, and `Chosen.note` says what
-was assumed.
+A column is named by the header or counted from 1. Columns that the user does not name are guessed, and
+`ChosenColumns.note` reports what was assumed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pathlib import Path
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
-SAMPLED = 1000  # lines that are read for it
+SAMPLED = 1000  # lines that are read to detect the layout
 SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
 ENOUGH = 4  # with fewer rows, nothing is guessed from the cells
 LANGUAGES = frozenset(
     (  # noqa: SIM905
         "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt "
-        "nl no pl pt ro ru "
-        "sk sl sq sr sv ta te th tl tr uk ur vi zh"
+        "nl no pl pt ro ru sk sl sq sr sv ta te th tl tr uk ur vi zh"
     ).split()
 )
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")
@@ -123,11 +122,14 @@ def detect_table(path: Path, *, alone: bool = False) -> TableSample:
     for separator in dict.fromkeys((usual, *SEPARATORS)):
         rows = split(first, separator, quotes=not (suffix(path) == "tsv" and separator == "\t"))
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
-        wide = [row for row in rows if len(row) > 1]
-        if width < 2 and wide:
-            width, count = Counter(map(len, wide)).most_common(1)[0]
+        divided = [row for row in rows if len(row) > 1]
+        if width < 2 and divided:
+            width, count = Counter(map(len, divided)).most_common(1)[0]
         share = count / len(rows) if width > 1 else 0.0
-        if sum(cell[:1] == " " for row in wide for cell in row[1:]) > sum(len(row) - 1 for row in wide) / 2:
+        if (
+            sum(cell[:1] == " " for row in divided for cell in row[1:])
+            > sum(len(row) - 1 for row in divided) / 2
+        ):
             share /= 2  # a space after it: more likely punctuation
         if share > agreed:
             best, agreed = TableSample(path, separator, rows), share
@@ -138,55 +140,56 @@ def detect_table(path: Path, *, alone: bool = False) -> TableSample:
     if not agreed:
         start = first[0][:40] if first else ""
         raise DataError(
-            f"{path} has one column: no line is divided by {', '.join(SEPARATORS.values())} (it begins "
-            f"{start!r}); "
-            "separate the columns by one of them"
+            f"{path} has one column: no line is divided by {', '.join(SEPARATORS.values())} "
+            f"(it begins {start!r}); separate the columns by one of them"
         )
     return best
 
 
-def split(given: Sequence[str], separator: str, quotes: bool = True) -> list[list[str]]:
+def split(rows_of_text: Sequence[str], separator: str, quotes: bool = True) -> list[list[str]]:
     """Split lines into cells; a quoted cell may contain the separator and line ends."""
     if not quotes:
-        return [line.split(separator) for line in given]
+        return [line.split(separator) for line in rows_of_text]
     found: list[list[str]] = []
     with suppress(csv.Error):  # a quote that is not closed
-        found += (row for row in csv.reader((f"{line}\n" for line in given), delimiter=separator) if row)
+        found += (
+            row for row in csv.reader((f"{line}\n" for line in rows_of_text), delimiter=separator) if row
+        )
     return found
 
 
-def column_number(given: str | int | None) -> int | None:
+def column_number(column: str | int | None) -> int | None:
     """The number of a column, if a number is given; 0 is refused."""
-    text = str(given)
-    if given is None or not re.fullmatch(r"-?\d+", text):
+    text = str(column)
+    if column is None or not re.fullmatch(r"-?\d+", text):
         return None
     if int(text) < 1:
         raise DataError(
-            f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the "
+            f"there is no column {column}: columns are counted from 1, so take 1 for the first, 2 for the "
             "second"
         )
     return int(text)
 
 
-def text_column(sample: TableSample, given: str | None, header: bool = False) -> tuple[int, bool]:
+def text_column(sample: TableSample, column: str | None, header: bool = False) -> tuple[int, bool]:
     """The number of the text column, and whether line 1 is a header.
 
     The column is given by name or number; else it is the one with a usual name in the header, or the only
     one.
     """
-    first, number = [cell.strip() for cell in sample.rows[0]], column_number(given)
+    first, number = [cell.strip() for cell in sample.rows[0]], column_number(column)
     header = header or any(_names_columns(sample, first, kind) for kind in (LABELLED, PAIRS))
     if number is not None:
         return number, header
-    wanted = PAIRS.names[0] + LABELLED.names[0] if given is None else (given,)
-    named = next((found for name in wanted if (found := _find(name, first)) is not None), None)
-    if named is not None:
-        return named, True
-    if given is None and sample.width == len(first) == 1:
+    candidates = PAIRS.names[0] + LABELLED.names[0] if column is None else (column,)
+    number_by_name = next((match for name in candidates if (match := _find(name, first)) is not None), None)
+    if number_by_name is not None:
+        return number_by_name, True
+    if column is None and sample.width == len(first) == 1:
         return 1, header
     shown = ", ".join(repr(cell[:30]) for cell in first[:8])
     raise DataError(
-        f"line 1 of {sample.path} names no column {given or 'text'!r}; "
+        f"line 1 of {sample.path} names no column {column or 'text'!r}; "
         f"it has {shown}: give one of them, or a number, as --column"
     )
 
@@ -195,23 +198,31 @@ def choose(
     sample: TableSample, source: str | int | None, target: str | int | None, kind: ColumnRoles
 ) -> ChosenColumns:
     """The two columns: as given by name or number, else by usual names in the header or by their content."""
-    given, first = (source, target), [cell.strip() for cell in sample.rows[0]]
-    numbers = [_number(each, sample) for each in given]
-    named = [
-        str(each) for each, number in zip(given, numbers, strict=True) if each is not None and number is None
+    requested, first = (source, target), [cell.strip() for cell in sample.rows[0]]
+    numbers = [_number(column, sample) for column in requested]
+    names = [
+        str(column)
+        for column, number in zip(requested, numbers, strict=True)
+        if column is not None and number is None
     ]
-    found = {name: _find(name, first) for name in named}
-    if kind is PAIRS and not any(found.values()) and all(_LANGUAGE.fullmatch(name) for name in named):
-        found = {}  # names of languages, and a table without a header: the first columns
-    for name, number in found.items():
+    numbers_by_name = {name: _find(name, first) for name in names}
+    if (
+        kind is PAIRS
+        and not any(numbers_by_name.values())
+        and all(_LANGUAGE.fullmatch(name) for name in names)
+    ):
+        numbers_by_name = {}  # names of languages, and a table without a header: the first columns
+    for name, number in numbers_by_name.items():
         if number is None:
             shown = ", ".join(repr(cell[:30]) for cell in first[:8])
             raise DataError(
                 f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count "
                 "from 1"
             )
-    columns = [found.get(str(each), number) for each, number in zip(given, numbers, strict=True)]
-    header = bool(found) or _names_columns(sample, first, kind)
+    columns = [
+        numbers_by_name.get(str(column), number) for column, number in zip(requested, numbers, strict=True)
+    ]
+    header = bool(numbers_by_name) or _names_columns(sample, first, kind)
     guessed = _guessed(sample, columns, header, kind, first)
     if kind is LABELLED and not header:
         header = _unlike_the_rest(sample, *guessed)
@@ -223,12 +234,14 @@ def choose(
     if kind is LABELLED:
         _refuse_swapped(sample, *guessed, header, guess=None in columns)
     return ChosenColumns(
-        guessed, header, _note(sample, guessed, header, kind, first, sum(each is None for each in columns))
+        guessed,
+        header,
+        _note(sample, guessed, header, kind, first, sum(column is None for column in columns)),
     )
 
 
-def _number(given: str | int | None, sample: TableSample) -> int | None:
-    number = column_number(given)
+def _number(column: str | int | None, sample: TableSample) -> int | None:
+    number = column_number(column)
     if number is not None and number > max(sample.width, len(sample.rows[0])):
         raise DataError(
             f"{sample.path} has {len(sample.rows[0])} columns in line 1 and no column {number}; "
@@ -257,9 +270,9 @@ def _names_columns(sample: TableSample, first: list[str], kind: ColumnRoles) -> 
     if kind is PAIRS and len(LANGUAGES.intersection(lower)) > 1:
         return True
     usual = set(chain.from_iterable(kind.names))
-    hits = [at for at, cell in enumerate(lower, 1) if cell in usual]
-    free = [at for at in hits if first[at - 1] not in sample.column(at, True)]
-    return len(free) >= (2 if kind is PAIRS else 1) and max(len(cell.split()) for cell in lower) <= 3
+    hits = [number for number, cell in enumerate(lower, 1) if cell in usual]
+    distinct = [number for number in hits if first[number - 1] not in sample.column(number, True)]
+    return len(distinct) >= (2 if kind is PAIRS else 1) and max(len(cell.split()) for cell in lower) <= 3
 
 
 def _guessed(
@@ -268,21 +281,21 @@ def _guessed(
     """The given columns, and guesses for the others."""
     lower = [cell.lower() for cell in first]
     result = list(columns)
-    for place, usual in enumerate(kind.names):
-        if result[place] is None and header:
-            names = [lower.index(name) + 1 for name in usual if name in lower]
-            result[place] = next((number for number in names if number not in result), None)
-    for place in (0, 1):
-        if result[place] is None:
+    for role, usual in enumerate(kind.names):
+        if result[role] is None and header:
+            numbers = [lower.index(name) + 1 for name in usual if name in lower]
+            result[role] = next((number for number in numbers if number not in result), None)
+    for role in (0, 1):
+        if result[role] is None:
             free = [number for number in range(1, max(sample.width, 2) + 1) if number not in result]
             if not free:
                 raise DataError(
-                    f"{sample.path} has no column left for the {kind.roles[place]}; name two columns"
+                    f"{sample.path} has no column left for the {kind.roles[role]}; name two columns"
                 )
             picked = free[0]
             if kind is LABELLED and len(sample.rows) - header >= ENOUGH:
-                picked = _text_like(sample, free, header) if place == 0 else _label_like(sample, free, header)
-            result[place] = picked
+                picked = _text_like(sample, free, header) if role == 0 else _label_like(sample, free, header)
+            result[role] = picked
     assert result[0] is not None and result[1] is not None
     return result[0], result[1]
 
@@ -312,14 +325,12 @@ def _unlike_the_rest(sample: TableSample, text: int, label: int) -> bool:
     if len(labels) < 6 or first[1] in labels or len(set(labels)) > len(labels) // 3 or not first[0]:
         return False
     numeric = _numeric(labels) and not _NUMBER.fullmatch(first[1])
-    words = sum(len(each.split()) for each in texts) / len(texts)
+    words = sum(len(cell.split()) for cell in texts) / len(texts)
     return len(first[0].split()) <= 3 and (numeric or words >= 3 * len(first[0].split()))
 
 
 def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, guess: bool) -> None:
-    """Raise a DataError if nearly every row has another label: the columns are swapped, or there are no
-    labels.
-    """
+    """Raise a DataError if nearly every row has a different label: swapped columns, or no labels."""
     texts, labels = sample.column(text, header), sample.column(label, header)
     rows, of_text, of_label = len(labels), len(set(texts)), len(set(labels))
     if rows < 10 or of_label < 0.9 * rows:
@@ -327,15 +338,13 @@ def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, gu
     if of_text <= rows / 3 and _length(labels) > _length(texts):
         raise DataError(
             f"text and label look swapped in {sample.path}: column {label}, taken as the label, has "
-            f"{of_label} different values "
-            f"in {rows} rows, and column {text}, taken as the text, has {of_text}; "
-            f"set data.source={label} data.target={text}"
+            f"{of_label} different values in {rows} rows, and column {text}, taken as the text, has "
+            f"{of_text}; set data.source={label} data.target={text}"
         )
     if guess:
         raise DataError(
             f"no column of {sample.path} looks like labels: column {label} has {of_label} different values "
-            f"in {rows} rows; "
-            "name the columns, data.source for the text and data.target for the label"
+            f"in {rows} rows; name the columns, data.source for the text and data.target for the label"
         )
 
 

@@ -1,9 +1,10 @@
 """CoNLL files: one word per line with its tag in another column, and a blank line after each sentence.
 
-Columns stand apart by tabs, or by spaces where the file has no tabs; how many there are, the first word's
-line decides. Lines that say -DOCSTART-, and comments (`#` at the start of a sentence, where no tag stands in
-the tag's column, so that a hashtag is a word), are no words. A word that is empty or holds white space is
-read with `_` for it: a sentence is its words with spaces between them.
+Columns are separated by tabs, or by spaces if the file has no tabs. The first word's line determines the
+number of columns. -DOCSTART- lines and comments are skipped. A comment is a line that starts with `#` before
+the first word of a sentence and has no tag in the tag column, so a hashtag with a tag is a word. Rows are
+sentences whose words are joined by spaces; therefore white space inside a word, and an empty word, become
+`_`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Sentence:
 
     def column(self, number: int) -> list[str]:
         """A column, counted from 1; −1 is the last."""
-        at = number - 1 if number > 0 else number
-        return [row[at] for row in self.rows]
+        index = number - 1 if number > 0 else number
+        return [row[index] for row in self.rows]
 
     def words(self, number: int = 1) -> list[str]:
         """The words, none of them empty or with white space."""
@@ -51,8 +52,8 @@ def one_word(word: str) -> str:
 class Parser:
     """Parse lines of a CoNLL file into sentences; errors name the line and the column.
 
-    `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag`, `#` and a space
-    begin a comment unless a tag stands somewhere behind.
+    `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag` column, a line
+    that starts with `#` and a space is a comment unless a later cell is a tag.
     """
 
     def __init__(self, name: str, word: int = 1, tag: int | None = -1) -> None:
@@ -60,10 +61,10 @@ class Parser:
         self.separator: str | None = None
         self.width = 0  # columns; known from the first word on
 
-    def sentences(self, given: Iterator[str]) -> Iterator[Sentence]:
+    def sentences(self, lines_of_file: Iterator[str]) -> Iterator[Sentence]:
         """Yield all sentences."""
         sentence = Sentence()
-        for number, line in enumerate(given, 1):
+        for number, line in enumerate(lines_of_file, 1):
             if line in (BAD, LONG):
                 raise DataError(
                     f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; "
@@ -89,9 +90,9 @@ class Parser:
         cells = self._cells(line)
         if self.tag is None:
             return line[1:2] in (" ", "\t") and not any(map(is_tag, cells[1:]))
-        at = self.tag - 1 if self.tag > 0 else self.tag
-        fits = self.width in (0, len(cells)) and -len(cells) <= at < len(cells)
-        return not (fits and is_tag(cells[at]) and len(cells) > 1)
+        index = self.tag - 1 if self.tag > 0 else self.tag
+        has_tag_column = self.width in (0, len(cells)) and -len(cells) <= index < len(cells)
+        return not (has_tag_column and is_tag(cells[index]) and len(cells) > 1)
 
     def _cells(self, line: str) -> list[str]:
         separator = self.separator or ("\t" if "\t" in line else " ")
@@ -102,37 +103,36 @@ class Parser:
         if not self.width:
             self.separator = "\t" if "\t" in line else " "
             self.width = len(cells)
-            for what, column in (("word", self.word), ("tag", self.tag)):
+            for role, column in (("word", self.word), ("tag", self.tag)):
                 if (
                     column is not None
                     and not 0 < (column if column > 0 else self.width + 1 + column) <= self.width
                 ):
                     raise DataError(
                         f"line {number} of {self.name} has {self.width} column{'s' * (self.width > 1)} and "
-                        f"the {what} should stand "
-                        f"in column {column}; name the right columns, counted from 1"
+                        f"the {role} should be in column {column}; name the right columns, counted from 1"
                     )
         if len(cells) != self.width:
-            at = (
+            problem = (
                 f"column {len(cells) + 1} is missing"
                 if len(cells) < self.width
                 else f"column {self.width + 1} is one too many"
             )
             raise DataError(
                 f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the "
-                "lines before have "
-                f"{self.width}, so {at}; fix the line, or use tabs where words hold spaces"
+                f"lines before have {self.width}, so {problem}; fix the line, or use tabs where words "
+                "contain spaces"
             )
         return cells
 
 
 @dataclass(frozen=True)
 class Conll(OneFile):
-    """The sentences of a CoNLL file as rows: words with spaces between them, and their tags.
+    """The sentences of a CoNLL file as rows: words joined by spaces, and tags joined by spaces.
 
-    `columns` are those of words and tags, counted from 1, negative ones from the end. Gold that breaks the
-    rules of its scheme stops the reading, or is repaired as `conlleval` reads it. `scheme` turns the tags
-    into another.
+    `columns` are those of words and tags, counted from 1, negative ones from the end. A tag sequence that
+    breaks the rules of its scheme is an error, or with `repair` is read as `conlleval` reads it. The tags are
+    converted to `scheme`, if that is given.
     """
 
     columns: tuple[int, int] = (1, -1)
@@ -143,9 +143,9 @@ class Conll(OneFile):
     def __post_init__(self) -> None:
         if self.scheme is not None:
             scheme(self.scheme)
-        for what, column in zip(("source", "target"), self.columns, strict=True):
+        for key, column in zip(("source", "target"), self.columns, strict=True):
             if column == 0:
-                raise OptionError(f"data.{what} is a column counted from 1, or from the end by −1, got 0")
+                raise OptionError(f"data.{key} is a column counted from 1, or from the end by −1, got 0")
 
     def layout(self) -> dict[str, Any]:
         return {
@@ -157,38 +157,38 @@ class Conll(OneFile):
 
     def sentences(self, advance: Advance = ignore) -> Iterator[Sentence]:
         """Yield the sentences of the file."""
-        given = (line for block in lines(self.path, advance=advance) for line in block)
-        return Parser(str(self.path), *self.columns).sentences(given)
+        lines_of_file = (line for block in lines(self.path, advance=advance) for line in block)
+        return Parser(str(self.path), *self.columns).sentences(lines_of_file)
 
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        found = self.sentences(advance)
-        while rows := [self._pair(sentence) for sentence in islice(found, ROWS)]:
+        sentences = self.sentences(advance)
+        while rows := [self._pair(sentence) for sentence in islice(sentences, ROWS)]:
             yield tuple(list(column) for column in zip(*rows, strict=True))
 
     def _pair(self, sentence: Sentence) -> tuple[str, str]:
         word, tag = self.columns
         tags = sentence.column(tag)
-        wrong = [p for p in self.own.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
-        if wrong:
-            raise DataError(self._message(sentence, *wrong[0]))
-        wanted = self.own if self.scheme is None else scheme(self.scheme)
-        return " ".join(sentence.words(word)), " ".join(wanted.convert(tags))
+        problems = [p for p in self.own.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
+        if problems:
+            raise DataError(self._message(sentence, *problems[0]))
+        output_scheme = self.own if self.scheme is None else scheme(self.scheme)
+        return " ".join(sentence.words(word)), " ".join(output_scheme.convert(tags))
 
-    def _message(self, sentence: Sentence, place: int, what: str) -> str:
+    def _message(self, sentence: Sentence, place: int, problem: str) -> str:
         tag = self.columns[1]
-        at = tag if tag > 0 else len(sentence.rows[place]) + 1 + tag
+        column = tag if tag > 0 else len(sentence.rows[place]) + 1 + tag
         fix = (
             ""
-            if "is not a tag" in what
+            if "is not a tag" in problem
             else "; fix it, or set data.repair: true to read such tags as conlleval does"
         )
-        return f"line {sentence.numbers[place]}, column {at} of {self.path}: {what}{fix}"
+        return f"line {sentence.numbers[place]}, column {column} of {self.path}: {problem}{fix}"
 
     @cached_property
     def own(self) -> Scheme:
         """The tagging scheme of the file, by the prefixes of all tags."""
-        seen = {tag for sentence in self.sentences() for tag in sentence.column(self.columns[1])}
-        return scheme_of(tag for tag in seen if is_tag(tag))
+        tags = {tag for sentence in self.sentences() for tag in sentence.column(self.columns[1])}
+        return scheme_of(tag for tag in tags if is_tag(tag))
 
     def place(self, row: int, column: int) -> str:
         sentence = next(islice(self.sentences(), row, None))

@@ -1,15 +1,12 @@
-"""Corpora known by name: where their files are, how they are read, their licence, and whether they are
-intact.
+"""Corpora known by name: their files, readers, licences and checksums.
 
-`manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of
-every file: of its text, whatever it is packed with, and of the packed file as we have it. The files
-themselves are the user's: they lie in REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only
-`tatoeba-sample` is bundled with the package.
+`manifest.json` has an entry per corpus: public source, licence, citation, splits, and two SHA-256 checksums
+of every file, one of the text and one of the compressed file. The files are in REGARD_DATA/NAME (or
+./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is bundled with the package.
 
-Under `get` the manifest says how `regard data get` makes the files: a GitHub repository and a commit, the
-SHA-256 and size of each file to download, which of ours it makes and by which steps (`conversions.py`).
-`verified` is the day on which the steps, applied to a stored copy of that commit, gave our files byte for
-byte; `by_hand` says why a corpus cannot be made so.
+`get` in an entry describes the download: GitHub repository, commit, and for each downloaded file its SHA-256,
+its size and the conversion steps (`conversions.py`) to the files of the corpus. `verified` is the day on
+which these steps reproduced our files byte for byte. `by_hand` says why a corpus cannot be downloaded.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ ENDINGS = ("", ".gz", ".xz")
 
 def data_folder() -> Path:
     """The folder of the user's corpora: REGARD_DATA, or `data` in the working directory."""
-    given = os.environ.get("REGARD_DATA")
-    return Path(given).expanduser() if given else Path("data")
+    folder = os.environ.get("REGARD_DATA")
+    return Path(folder).expanduser() if folder else Path("data")
 
 
 @cache
@@ -110,18 +107,25 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return {name: _complete(name, entry, path.parent.resolve(), str(path)) for name, entry in entries.items()}
 
 
-def _complete(name: str, entry: Any, folder: Path, where: str) -> dict[str, Any]:
+def _complete(name: str, entry: Any, folder: Path, manifest: str) -> dict[str, Any]:
     """An entry of a user's manifest with the optional keys filled in."""
-    lacking = [
+    missing = [
         key for key in ("task", "languages", "sets") if not isinstance(entry, dict) or not entry.get(key)
     ]
-    if lacking:
+    if missing:
         raise DataError(
-            f"the corpus {name!r} of {where} has no {lacking[0]!r}; docs/data.md describes the keys"
+            f"the corpus {name!r} of {manifest} has no {missing[0]!r}; docs/data.md describes the keys"
         )
     splits = [part.get("split") for part in entry["sets"]]
     roles = {role: role for role in ("train", "validation", "test") if role in splits}
-    defaults = {"about": "", "source": where, "licence": "unknown", "cite": "", "roles": roles, "files": {}}
+    defaults = {
+        "about": "",
+        "source": manifest,
+        "licence": "unknown",
+        "cite": "",
+        "roles": roles,
+        "files": {},
+    }
     complete = {**defaults, **entry}
     if "folder" in complete:
         complete["folder"] = str(folder / complete["folder"])
@@ -136,21 +140,21 @@ def names() -> list[str]:
 def find(name: str) -> NamedCorpus:
     """The corpus of that name."""
     if name not in _manifest():
-        near = difflib.get_close_matches(name, names(), 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else "`regard data` lists them"
+        similar = difflib.get_close_matches(name, names(), 1, 0.5)
+        hint = f"did you mean {similar[0]}?" if similar else "`regard data` lists them"
         raise DataError(f"no corpus is called {name!r}; {hint}")
     return NamedCorpus(name)
 
 
 def named_in(data: Any) -> list[str]:
     """The known corpora that a `data:` block names, as an object or a dict."""
-    look = data.get if isinstance(data, dict) else lambda key, other: getattr(data, key, other)
-    items = [look("corpus", None)]
+    block = data if isinstance(data, dict) else vars(data)
+    items = [block.get("corpus")]
     for split in ("train", "validation", "test"):
-        given = look(split, None) or []
-        items += [given] if isinstance(given, str) else given
-    found = [item.partition(":")[0] for item in items if isinstance(item, str)]
-    return [name for name in dict.fromkeys(found) if name in _manifest()]
+        files = block.get(split) or []
+        items += [files] if isinstance(files, str) else files
+    candidates = [item.partition(":")[0] for item in items if isinstance(item, str)]
+    return [name for name in dict.fromkeys(candidates) if name in _manifest()]
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ class NamedCorpus:
 
     @property
     def task(self) -> str:
-        """The task it is for: translate, language, classify, tag or embed."""
+        """The task it is for: one of `regard.tasks.TASKS`, or search, recommend or align."""
         return self._facts["task"]
 
     @property
@@ -211,18 +215,25 @@ class NamedCorpus:
 
     @property
     def versions(self) -> list[str]:
-        """Versions of the text other than the default."""
-        return sorted({each["version"] for each in self._facts["sets"] if "version" in each})
+        """Names of the versions of the text other than the default."""
+        return sorted({subset["version"] for subset in self._facts["sets"] if "version" in subset})
 
     @property
     def splits(self) -> list[str]:
         """The names of its splits."""
-        return list(dict.fromkeys(each["split"] for each in self._facts["sets"]))
+        return list(dict.fromkeys(subset["split"] for subset in self._facts["sets"]))
 
     @property
     def roles(self) -> dict[str, str]:
         """Which split is used as train, validation and test."""
         return self._facts["roles"]
+
+    @property
+    def is_parallel(self) -> bool:
+        """True if its rows are translations: files or columns by language, read in either direction."""
+        return any(
+            "files" in subset or isinstance(subset.get("columns"), dict) for subset in self._facts["sets"]
+        )
 
     @property
     def folds(self) -> int | None:
@@ -278,15 +289,17 @@ class NamedCorpus:
         """Source and target language; by default the first two of the corpus, and the other one if it has
         two.
         """
-        for given in (source, target):
-            if given is not None and given not in self.languages:
-                raise DataError(f"{self.name} has no language {given!r}; it has {', '.join(self.languages)}")
+        for language in (source, target):
+            if language is not None and language not in self.languages:
+                raise DataError(
+                    f"{self.name} has no language {language!r}; it has {', '.join(self.languages)}"
+                )
         if source is not None and source == target:
             raise DataError(
                 f"source and target of {self.name} are both {source!r}; "
                 f"choose two of {', '.join(self.languages)}"
             )
-        free = [each for each in self.languages if each not in (source, target)]
+        free = [language for language in self.languages if language not in (source, target)]
         source = source or free.pop(0)
         return source, target or free.pop(0)
 
@@ -294,37 +307,36 @@ class NamedCorpus:
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> Rows:
         """The reader of a split: pairs from `source` to `target` in either direction, or lines of a text."""
-        found = self._set(split, source, target, version)
-        if "text" in found:
-            return Text(self.path(found["text"]), tuple(found.get("part", (0.0, 1.0))))
-        if "conll" in found:
-            return self._conll(found["conll"])
-        if "csv" in found:
+        subset = self._set(split, source, target, version)
+        if "text" in subset:
+            return Text(self.path(subset["text"]), tuple(subset.get("part", (0.0, 1.0))))
+        if "conll" in subset:
+            return self._conll(subset["conll"])
+        if "csv" in subset:
             return Csv(
-                self.path(found["csv"]),
-                tuple(found["columns"]),
-                score=found.get("score"),
-                least=found.get("least"),
+                self.path(subset["csv"]),
+                tuple(subset["columns"]),
+                score=subset.get("score"),
+                least=subset.get("least"),
             )
-        if self.task == "classify":
-            return Table(
-                self.path(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items())
-            )
+        if "table" in subset and not self.is_parallel:
+            columns = tuple(subset["columns"])
+            return Table(self.path(subset["table"]), columns, labels=tuple(self.labels.items()))
         pair = self.pair(source, target)
-        if "table" in found:
-            columns = tuple(found["columns"][language] for language in pair)
-            table = Table(self.path(found["table"]), columns)
-            return HashSplitRows(table, pair.index("en"), found["drawn"]) if "drawn" in found else table
-        return LinePairs(*(self.path(found["files"][language]) for language in pair))
+        if "table" in subset:
+            columns = tuple(subset["columns"][language] for language in pair)
+            table = Table(self.path(subset["table"]), columns)
+            return HashSplitRows(table, pair.index("en"), subset["drawn"]) if "drawn" in subset else table
+        return LinePairs(*(self.path(subset["files"][language]) for language in pair))
 
-    def _conll(self, sets: list[dict[str, Any]]) -> Rows:
+    def _conll(self, entries: list[dict[str, Any]]) -> Rows:
         """The reader of several CoNLL files; of some only a range of the sentences."""
         from regard.data.conll_reader import Conll
 
         parts: list[Rows] = []
-        for each in sets:
-            rows = Conll(self.path(each["file"]), columns=tuple(each.get("columns", (1, 2))))
-            parts.append(RowRange(rows, *each["part"]) if "part" in each else rows)
+        for entry in entries:
+            rows = Conll(self.path(entry["file"]), columns=tuple(entry.get("columns", (1, 2))))
+            parts.append(RowRange(rows, *entry["part"]) if "part" in entry else rows)
         return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def files(
@@ -359,18 +371,17 @@ class NamedCorpus:
 
     def differing(self, hashes: dict[Path, str]) -> list[str]:
         """The files that differ from the manifest, both compressed and as text, given their SHA-256."""
-        found = []
+        differing = []
         for file, facts in self._facts["files"].items():
             path = self._found(file)
             if path in hashes and hashes[path] not in (facts["packed"], facts["text"]):
-                note = (
-                    cache_folder() / "texts" / hashes[path]
-                )  # decompressing is slow, so the result is cached
-                if not note.is_file():
-                    write_file(note, self._text(path), CACHE_HINT)
-                if note.read_text(encoding="utf-8") != facts["text"]:
-                    found.append(file)
-        return found
+                # Decompressing is slow, so the checksum of the text is cached.
+                cached_checksum = cache_folder() / "texts" / hashes[path]
+                if not cached_checksum.is_file():
+                    write_file(cached_checksum, self._text(path), CACHE_HINT)
+                if cached_checksum.read_text(encoding="utf-8") != facts["text"]:
+                    differing.append(file)
+        return differing
 
     def _state(self, file: str, path: Path | None, advance: Callable[[int], None]) -> str:
         facts = self.file(file)
@@ -392,25 +403,28 @@ class NamedCorpus:
 
     def _set(self, split: str, source: str | None, target: str | None, version: str | None) -> dict[str, Any]:
         if version is not None and version not in self.versions:
-            having = f"it has {', '.join(self.versions)}" if self.versions else "leave data.version out"
-            raise DataError(f"{self.name} has no version {version!r}; {having}")
-        wanted = self.roles.get(split, split)
-        sets = [
-            each for each in self._facts["sets"] if each["split"] == wanted and each.get("version") == version
+            fix = f"it has {', '.join(self.versions)}" if self.versions else "leave data.version out"
+            raise DataError(f"{self.name} has no version {version!r}; {fix}")
+        name = self.roles.get(split, split)
+        subsets = [
+            subset
+            for subset in self._facts["sets"]
+            if subset["split"] == name and subset.get("version") == version
         ]
-        if not sets:
+        if not subsets:
             kind = f" of version {version}" if version else ""
-            raise DataError(f"{self.name} has no part {split!r}{kind}; it has {', '.join(self.splits)}")
-        if self.task != "translate":
+            raise DataError(f"{self.name} has no split {split!r}{kind}; it has {', '.join(self.splits)}")
+        if not self.is_parallel:
             return next(
-                (each for each in sets if each.get("language") == (source or self.languages[0])), sets[0]
+                (subset for subset in subsets if subset.get("language") == (source or self.languages[0])),
+                subsets[0],
             )
         pair = self.pair(source, target)
-        for each in sets:
-            if set(pair) <= set(each.get("files") or each["columns"]):
-                return each
+        for subset in subsets:
+            if set(pair) <= set(subset.get("files") or subset["columns"]):
+                return subset
         raise DataError(
-            f"{self.name} {wanted} is not there for {pair[0]} and {pair[1]}; choose another part or pair"
+            f"{self.name} has no split {name} for {pair[0]} and {pair[1]}; choose another split or pair"
         )
 
     def _found(self, file: str) -> Path | None:
@@ -418,13 +432,13 @@ class NamedCorpus:
 
     def path(self, file: str) -> Path:
         """The path of a file, plain, .gz or .xz."""
-        if found := self._found(file):
-            return found
+        if path := self._found(file):
+            return path
         if self.by_hand:
-            how = f"`regard data {self.name}` says how it is to be had"
+            fix = f"`regard data {self.name}` says how to get it"
         else:
-            how = f"fetch it with `regard data get {self.name}`"
+            fix = f"fetch it with `regard data get {self.name}`"
         if not self.folder.is_dir():
-            how += ", or set REGARD_DATA to the folder that holds your corpora"
-            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {how}")
-        raise DataError(f"{self.name} lacks {self.folder / file} (or .gz, .xz); {how}")
+            fix += ", or set REGARD_DATA to the folder that holds your corpora"
+            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {fix}")
+        raise DataError(f"{self.name} lacks {self.folder / file} (or .gz, .xz); {fix}")

@@ -19,8 +19,7 @@ MAX_CELL = 1 << 20  # characters of a cell, including line ends inside quotes
 class Csv(OneFile):
     """A table with commas (or another separator) and quoted cells; columns count from 1.
 
-    With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that
-    have at least so much.
+    `score` is a column of numbers beside the texts: `scores()` reads it, and rows below `least` are dropped.
     """
 
     columns: tuple[int, ...] = (1, 2)
@@ -36,13 +35,13 @@ class Csv(OneFile):
 
     def layout(self) -> dict[str, Any]:
         score = None if self.score is None else self.score - 1
-        found = {
+        layout = {
             "layout": "csv",
             "columns": [number - 1 for number in self.columns],
             "header": self.header,
             "least": self.least,
         }
-        return found | {"score": score} | ({"separator": self.separator} if self.separator != "," else {})
+        return layout | {"score": score} | ({"separator": self.separator} if self.separator != "," else {})
 
     def notes(self) -> list[str]:
         return [self.note] if self.note else []
@@ -59,7 +58,7 @@ class Csv(OneFile):
         return [self._number(row, line) for line, row in self._rows(ignore)]
 
     def place(self, row: int, column: int) -> str:
-        line = next((line for at, (line, _) in enumerate(self._rows(ignore)) if at == row), 0)
+        line = next((line for number, (line, _) in enumerate(self._rows(ignore)) if number == row), 0)
         return f"{self.path} line {line}, column {self.columns[column]}"
 
     def _rows(self, advance: Advance) -> Iterator[tuple[int, list[str]]]:

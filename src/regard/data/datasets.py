@@ -52,10 +52,10 @@ TOKENIZER = {
 
 @dataclass(frozen=True)
 class Split:
-    """A validation or test split: all rows as text, and those within max_length as tokens; sources is empty
-    for a text.
+    """A validation or test split: all rows as text, and those within max_length as tokens.
 
-    Pairs of an embedder may have `scores`, how alike people found them.
+    `sources` is empty for a language model's text. `scores` are human similarity ratings of an embedder's
+    pairs.
     """
 
     name: str
@@ -85,8 +85,8 @@ class Corpus:
 
     def test(self, name: str | None = None) -> Split:
         """A test split, by default the usual one of the corpus."""
-        wanted = name or next(iter(self.test_names), "test")
-        return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
+        split = name or next(iter(self.test_names), "test")
+        return load_split(self._data, split, self.source_tokenizer, self.target_tokenizer, self._task)
 
 
 def load_corpus(
@@ -97,45 +97,44 @@ def load_corpus(
     given: Given | None = None,
     training_rows: Rows | None = None,
 ) -> Corpus:
-    """Read the files, train the tokenizers and encode, or take it from the cache. All files are checked
-    first.
+    """Check the files, then train tokenizers and encode the rows, or load both from the cache.
 
-    `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name
-    them and the values of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and
-    target tokenizers of a pretrained model, which are used instead; labels and tags come from the data, in
-    the order of the target tokenizer if that has the same ones. `training_rows` are used
-    instead of those of `data`, all of them.
+    Args:
+        data: the recipe's `data:` block, an object or a dict; DATA has the keys and defaults.
+        tokenizer: the recipe's `tokenizer:` block; TOKENIZER has the keys and defaults.
+        task: the task whose rows are read, or a row format.
+        seed: seed of BPE-dropout.
+        given: source and target tokenizers of a pretrained model, used instead of trained ones. Labels and
+            tags come from the data; if they are those of the target tokenizer, its order is kept.
+        training_rows: used, all of them, instead of the training rows of `data`.
     """
-    data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
-    form = row_format_of(task)
-    rows = {
-        split: split_rows(data, split, task)
-        for split in ("train", "validation")
-        if split == "train" or _has(data, split)
-    }
+    data, options = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
+    row_format = row_format_of(task)
+    present = {"train": True, "validation": _has(data, "validation"), "test": bool(data.test)}
+    rows = {split: split_rows(data, split, task) for split in SPLITS if present[split]}
     if training_rows is not None:
         rows["train"], data.limit = training_rows, None
-    if data.test:
-        rows["test"] = split_rows(data, "test", task)
-    for each in rows.values():
-        each.check()
+    for split_reader in rows.values():
+        split_reader.check()
     settings = EncodingSettings(
         max_length=data.max_length,
         max_ratio=data.max_ratio,
         limit=data.limit,
-        dropout=wanted.dropout,
-        variants=wanted.variants,
+        dropout=options.dropout,
+        variants=options.variants,
         seed=seed,
     )
     hashes = Hashes()
     if given is not None:
-        source, target, expected = *given_tokenizers(given, rows["train"], form.labels), None
+        source, target, expected = *given_tokenizers(given, rows["train"], row_format.labels), None
     else:
-        source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
-    for each in rows.values():
-        form.check(each, target)
-    train = prepare(rows["train"], source, target, settings, hashes=hashes, what="train", expected=expected)
-    if form.classes and data.limit is None:
+        source, target, expected = tokenizers_for(
+            options, rows["train"], settings.limit, hashes, row_format.labels
+        )
+    for split_reader in rows.values():
+        row_format.check(split_reader, target)
+    train = prepare(rows["train"], source, target, settings, hashes=hashes, name="train", expected=expected)
+    if row_format.classes and data.limit is None:
         _every_class(train, target, rows["train"])
     validation = None
     if "validation" in rows:
@@ -149,8 +148,8 @@ def load_corpus(
         test_names=_test_names(data),
         checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
         warnings=_warnings(data, train, validation, hashes)
-        + form.scarce(train, validation and validation.prepared, target),
-        notes=list(dict.fromkeys(note for each in rows.values() for note in each.notes())),
+        + row_format.scarce(train, validation and validation.prepared, target),
+        notes=list(dict.fromkeys(note for split_reader in rows.values() for note in split_reader.notes())),
         _data=data,
         _task=task,
     )
@@ -173,27 +172,28 @@ def load_split(
 def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     """The reader of one split: its files in the `data:` block, or that split of the corpus.
 
-    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test:
-    [wmt-newstest:newstest2014]. Where the data have no such part, one is cut off the training rows: a fold to
-    test on, a share held out to validate on (of a language model's text the last lines).
+    An entry NAME:SPLIT, or NAME, among the files is a split of a known corpus, as in
+    `test: [wmt-newstest:newstest2014]`. If the data has no such split, it is taken from the training rows: a
+    cross-validation fold for testing, a held-out share for validation (the last lines of a language model's
+    text).
     """
-    form = row_format_of(task)
+    row_format = row_format_of(task)
     data = _section("data", data, DATA)
     fold = None if data.test else _fold(data)
     share = data.hold_out if not _named(data, "validation") else None
     if split == "test" and fold is not None:
-        return SplitRows(_named_rows(data, "train", form), *fold, classes=form.classes)
+        return SplitRows(_named_rows(data, "train", row_format), *fold, classes=row_format.classes)
     if split not in ("train", "validation") or (split == "validation" and share is None):
-        return _named_rows(data, split, form)
-    rows = _named_rows(data, "train", form)
+        return _named_rows(data, split, row_format)
+    rows = _named_rows(data, "train", row_format)
     if fold is not None:
-        rows = SplitRows(rows, *fold, inside=False, classes=form.classes)
-    if share is not None and not form.paired:  # a text is read in order, so its end is held out
+        rows = SplitRows(rows, *fold, inside=False, classes=row_format.classes)
+    if share is not None and not row_format.paired:  # a text is read in order, so its end is held out
         return RowRange(rows, 1 - share, 1.0) if split == "validation" else RowRange(rows, 0.0, 1 - share)
     return (
         rows
         if share is None
-        else SplitRows(rows, 0.0, share, inside=split == "validation", classes=form.classes)
+        else SplitRows(rows, 0.0, share, inside=split == "validation", classes=row_format.classes)
     )
 
 
@@ -203,7 +203,8 @@ def _fold(data: Any) -> tuple[float, float] | None:
     if folds is None:
         if data.fold is not None:
             raise OptionError(
-                f"data.fold is {data.fold} and data.folds does not say of how many; set data.folds, as 10"
+                f"data.fold is {data.fold} and data.folds, the number of folds, is not set; "
+                "set it, for example to 10"
             )
         return None
     fold = data.fold or 1
@@ -214,7 +215,7 @@ def _fold(data: Any) -> tuple[float, float] | None:
     return (fold - 1) / folds, fold / folds
 
 
-def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
+def _named_rows(data: Any, split: str, row_format: RowFormat) -> Rows:
     """The rows that the `data:` block itself names for a split."""
     named = getattr(data, split) if split in SPLITS else ()
     if isinstance(named, (str, Path)):
@@ -225,29 +226,31 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
                 f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your "
                 "files"
             )
-        return form.finish(_corpus_rows(data.corpus, split, data, form), data)
-    known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
-    parts = [
-        _corpus_rows(name, part or split, data, form)
-        for name, _, part in (item.partition(":") for item in known)
+        return row_format.finish(_corpus_rows(data.corpus, split, data, row_format), data)
+    corpus_names = [
+        item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()
     ]
-    files = [item for item in named if item not in known]
+    parts = [
+        _corpus_rows(name, part or split, data, row_format)
+        for name, _, part in (item.partition(":") for item in corpus_names)
+    ]
+    files = [item for item in named if item not in corpus_names]
     if files:
-        parts.append(form.read(files, data.source, data.target))
-    return form.finish(parts[0] if len(parts) == 1 else ConcatRows(tuple(parts)), data)
+        parts.append(row_format.read(files, data.source, data.target))
+    return row_format.finish(parts[0] if len(parts) == 1 else ConcatRows(tuple(parts)), data)
 
 
-def _corpus_rows(name: str, split: str, data: Any, form: RowFormat) -> Rows:
-    found = corpora.find(name)
-    if found.task not in ROW_FORMATS:
-        raise DataError(f"{name} is for {found.task}, not for training; `regard data` lists other corpora")
-    if found.task not in (form.task, *form.also_reads):
+def _corpus_rows(name: str, split: str, data: Any, row_format: RowFormat) -> Rows:
+    corpus = corpora.find(name)
+    if corpus.task not in ROW_FORMATS:
+        raise DataError(f"{name} is for {corpus.task}, not for training; `regard data` lists other corpora")
+    if corpus.task not in (row_format.task, *row_format.also_reads):
         raise DataError(
-            f"{name} is for task {found.task}, not {form.task}; "
-            f"set task: {found.task}, or choose another corpus"
+            f"{name} is for task {corpus.task}, not {row_format.task}; "
+            f"set task: {corpus.task}, or choose another corpus"
         )
     version = data.version if name == data.corpus else None
-    return found.rows(split, data.source, data.target, version)
+    return corpus.rows(split, data.source, data.target, version)
 
 
 def _named(data: Any, split: str) -> bool:
@@ -266,13 +269,13 @@ def _test_names(data: Any) -> list[str]:
         return ["test"]
     if data.corpus is None:
         return []
-    found = corpora.find(data.corpus)
-    first = found.roles.get("test")
-    others = [each for each in found.splits if each not in found.roles.values()]
+    corpus = corpora.find(data.corpus)
+    first = corpus.roles.get("test")
+    other_splits = [split for split in corpus.splits if split not in corpus.roles.values()]
     return [
-        each
-        for each in ([first] if first else []) + others
-        if found.has(each, data.source, data.target, data.version)
+        split
+        for split in ([first] if first else []) + other_splits
+        if corpus.has(split, data.source, data.target, data.version)
     ]
 
 
@@ -290,7 +293,7 @@ def _split(
         target,
         EncodingSettings(max_length=max_length),
         hashes=hashes,
-        what=name,
+        name=name,
         expected=len(texts[0]),
     )
     scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
@@ -302,11 +305,10 @@ def _nothing_cut(name: str, rows: SplitRows | RowRange) -> str:
     count = sum(len(block[0]) for block in rows.rows.blocks())
     share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
     classes = f" in {len(rows.bounds):,} classes" if isinstance(rows, SplitRows) and rows.classes else ""
-    each = "of each class " if classes else ""
+    unit = "of each class " if classes else ""
     return (
-        f"no row is left for {name}: {key} takes {share:g} {each}of {rows.files[0]}, which has {count:,} "
-        f"rows{classes}, "
-        f"equal texts together; add rows, take a larger share, or name data.{name} files"
+        f"no row is left for {name}: {key} takes {share:g} {unit}of {rows.files[0]}, which has {count:,} "
+        f"rows{classes}, equal texts together; add rows, take a larger share, or name data.{name} files"
     )
 
 
@@ -327,29 +329,29 @@ def _readable(text: str) -> str:
 
 
 def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hashes) -> list[str]:
-    found = []
+    warnings = []
     if data.corpus is not None:
-        known = corpora.find(data.corpus)
-        found += [
-            f"{known.folder / file} is not the file of the manifest, so scores do not compare; "
-            f"see `regard data {known.name}`"
-            for file in known.differing(hashes.known)
+        corpus = corpora.find(data.corpus)
+        warnings += [
+            f"{corpus.folder / file} is not the file of the manifest, so scores do not compare; "
+            f"see `regard data {corpus.name}`"
+            for file in corpus.differing(hashes.known)
         ]
     if train.report.dropped():
-        found.append(f"train: {train.report}")
+        warnings.append(f"train: {train.report}")
     if validation is not None and (validation.prepared.report.dropped()):
-        found.append(f"validation: {validation.prepared.report}")
-    return found
+        warnings.append(f"validation: {validation.prepared.report}")
+    return warnings
 
 
-def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:
+def _section(name: str, block: Any, defaults: dict[str, Any]) -> SimpleNamespace:
     """A block of a recipe, an object or a dict, with its defaults."""
-    found = (
-        given
-        if isinstance(given, dict)
-        else {key: getattr(given, key) for key in defaults if hasattr(given, key)}
+    values = (
+        block
+        if isinstance(block, dict)
+        else {key: getattr(block, key) for key in defaults if hasattr(block, key)}
     )
-    for key in found:
+    for key in values:
         if key not in defaults:
             raise OptionError(f"{name} has no setting {key!r}; it has {', '.join(defaults)}")
-    return SimpleNamespace(**{**defaults, **found})
+    return SimpleNamespace(**{**defaults, **values})

@@ -42,27 +42,29 @@ class Description:
     samples: list[tuple[str, ...]]
 
 
-def describe(rows: Rows, samples: int = 5, what: str = "rows") -> Description:
+def describe(rows: Rows, samples: int = 5, name: str = "rows") -> Description:
     """Describe the first rows of a reader: counts, lengths, and evenly spaced samples."""
     rows.check()
     report, columns = Report(), 1 + rows.paired
     words: list[list[int]] = [[] for _ in range(columns)]
     characters: list[list[int]] = [[] for _ in range(columns)]
-    kept: list[tuple[str, ...]] = []
-    step, seen = 1, 0
-    with track(sum(path.stat().st_size for path in rows.files), f"reading {what}", "bytes") as progress:
+    sampled: list[tuple[str, ...]] = []
+    step, count = 1, 0
+    with track(sum(path.stat().st_size for path in rows.files), f"reading {name}", "bytes") as progress:
         for block, _ in usable(rows, MAX_ROWS, report, progress.advance):
             for i, column in enumerate(block):
                 words[i] += [len(text.split()) for text in column]
                 characters[i] += map(len, column)
             for row in zip(*block, strict=True):
-                if seen % step == 0 and any(text.strip() for text in row):
-                    kept.append(row)
-                    if len(kept) > 8 * max(1, samples):  # thin out, so that samples come from everywhere
-                        kept, step = kept[::2], 2 * step
-                seen += 1
-    report.kept = seen
-    spaced = [kept[i * len(kept) // samples] for i in range(min(samples, len(kept)))] if samples else []
+                if count % step == 0 and any(text.strip() for text in row):
+                    sampled.append(row)
+                    if len(sampled) > 8 * max(1, samples):  # thin out, so that samples come from everywhere
+                        sampled, step = sampled[::2], 2 * step
+                count += 1
+    report.kept = count
+    spaced = (
+        [sampled[i * len(sampled) // samples] for i in range(min(samples, len(sampled)))] if samples else []
+    )
     return Description(
         report,
         report.read < MAX_ROWS,

@@ -1,10 +1,10 @@
 """Prepare a dataset once: read rows, drop and count unusable ones, encode, and store tokens as memory-mapped
 arrays.
 
-A prepared set is a folder of .npy arrays in the cache, named by a checksum of the files' contents and of
-every setting that decides the tokens, so the same question finds the same answer and a changed file or
-setting makes a new one. Texts pass through in blocks and are never all in memory. Large sets are encoded by
-one process per core (see `workers`).
+A prepared dataset is a folder of .npy arrays in the cache. Its name is a checksum of the files' contents and
+of every setting that determines the tokens, so a changed file or setting makes a new folder. Texts are read
+in blocks and are never all in memory. Large datasets are encoded by one process per core (see
+`encoding_workers`).
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Report:
         if not self.read:
             return f"{rows.files[0]} has no rows, at most a header; give a file with text"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
-        seen = f" ({'; '.join(rows.notes())})" if rows.notes() else ""
+        notes = f" ({'; '.join(rows.notes())})" if rows.notes() else ""
         return (
-            f"none of the {self.read:,} rows of {rows.files[0]} can be used: {reasons}{seen}; "
+            f"none of the {self.read:,} rows of {rows.files[0]} can be used: {reasons}{notes}; "
             "check the file with `regard data`, and data.source, data.target and data.max_length"
         )
 
@@ -89,9 +89,9 @@ class Report:
 
 
 class Prepared:
-    """A dataset of token ids on disk, memory-mapped; every row ends with EOS.
+    """A dataset of token ids on disk, memory-mapped.
 
-    The end is EOS; in the text of a character language model it is the line end itself.
+    Every row ends with EOS, or with the newline token in the text of a character language model.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -172,11 +172,12 @@ def prepare(
     settings: EncodingSettings = EncodingSettings(),  # noqa: B008 - frozen
     *,
     hashes: Hashes | None = None,
-    what: str = "rows",
+    name: str = "rows",
     expected: int | None = None,
 ) -> Prepared:
-    """Return the rows as tokens, from the cache or encoded now. `what` and `expected` (rows) are for the
-    progress bar.
+    """Return the rows as tokens, from the cache or encoded now.
+
+    `name` and `expected`, the number of rows, are for the progress bar.
     """
     rows.check()
     if rows.paired and source_tokenizer is None:
@@ -202,7 +203,7 @@ def prepare(
 
     def build(temporary: Path) -> None:
         _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(
-            checksum, what, expected
+            checksum, name, expected
         )
 
     build_folder(folder, _is_whole, build, CACHE_HINT)
@@ -228,11 +229,15 @@ def usable(
     for block in rows.blocks(advance):
         if limit is not None and report.read + len(block[0]) > limit:
             block = tuple(column[: limit - report.read] for column in block)
-        kept = [i for i, row in enumerate(zip(*block, strict=True)) if _good(row, rows.paired, report)]
-        numbers = np.asarray(kept, np.int64) + report.read
+        usable_rows = [i for i, row in enumerate(zip(*block, strict=True)) if _good(row, rows.paired, report)]
+        numbers = np.asarray(usable_rows, np.int64) + report.read
         report.read += len(block[0])
         yield (
-            (block if len(kept) == len(block[0]) else tuple([column[i] for i in kept] for column in block)),
+            (
+                block
+                if len(usable_rows) == len(block[0])
+                else tuple([column[i] for i in usable_rows] for column in block)
+            ),
             numbers,
         )
         if limit is not None and report.read >= limit:
@@ -268,20 +273,20 @@ class _Preparing:
         )
         self.end = EOS if newline is None else newline
 
-    def run(self, checksum: str, what: str, expected: int | None) -> None:
+    def run(self, checksum: str, name: str, expected: int | None) -> None:
         size = sum(path.stat().st_size for path in self.rows.files)
         workers = worker_count(size)
         total, unit = (size, "bytes") if expected is None else (expected, "rows")
-        with ExitStack() as stack, track(total, f"preparing {what}", unit) as progress:
+        with ExitStack() as stack, track(total, f"preparing {name}", unit) as progress:
             lines = self._open(stack)
             waiting: deque[Numbers] = deque()  # indices of rows that are being encoded
             chunks = usable(
                 self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore
             )
-            for found in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
+            for encoding in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
                 numbers = waiting.popleft()
-                lines.append(numbers[found.keep])
-                self._append(found)
+                lines.append(numbers[encoding.keep])
+                self._append(encoding)
                 if expected is not None:
                     progress.advance(len(numbers))
         if not self.report.kept:
@@ -311,12 +316,12 @@ class _Preparing:
                 self.files[side, variant] = tokens, offsets
         return stack.enter_context(GrowingArray(self.folder / "lines.npy", np.int64))
 
-    def _append(self, found: Encoding) -> None:
+    def _append(self, encoding: Encoding) -> None:
         """Write the rows of a chunk, each with EOS, and count them."""
-        self.report.kept += int(found.keep.sum())
-        for name, number in found.counts.items():
-            setattr(self.report, name, getattr(self.report, name) + number)
-        for side, variants in zip(self.sides, found.sides, strict=True):
+        self.report.kept += int(encoding.keep.sum())
+        for counter, number in encoding.counts.items():
+            setattr(self.report, counter, getattr(self.report, counter) + number)
+        for side, variants in zip(self.sides, encoding.sides, strict=True):
             for variant, (tokens, lengths) in enumerate(variants):
                 file, offsets = self.files[side, variant]
                 ends = np.cumsum(lengths.astype(np.int64) + 1)
@@ -329,13 +334,11 @@ class _Preparing:
 
 
 def worker_count(size: int) -> int:
-    """Number of processes: one per core, or REGARD_WORKERS; one for small files, where starting others takes
-    longer.
-    """
-    given = os.environ.get("REGARD_WORKERS")
-    if given is not None and not given.isdigit():
-        raise OptionError(f"REGARD_WORKERS must be an integer, got {given!r}")
-    return int(given) if given else cores() if size > SMALL else 1
+    """Number of processes: REGARD_WORKERS, or one per core, or one for files too small to be worth more."""
+    setting = os.environ.get("REGARD_WORKERS")
+    if setting is not None and not setting.isdigit():
+        raise OptionError(f"REGARD_WORKERS must be an integer, got {setting!r}")
+    return int(setting) if setting else cores() if size > SMALL else 1
 
 
 def _ignore(count: int) -> None:

@@ -1,11 +1,11 @@
 """The cache of prepared data: list entries, keep those in use, remove old ones.
 
-cache/prepared/KEY/       tokens of a data set (see `prepare`)
-cache/tokenizers/KEY/     learned vocabularies
-cache/distilled/KEY/      translations by a teacher (see `distilled_rows`)
-cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it
-                          means "in use"
-cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
+cache/prepared/KEY/      tokens of a dataset (see `prepare`)
+cache/tokenizers/KEY/    trained vocabularies
+cache/distilled/KEY/     translations by a teacher (see `distilled_rows`)
+cache/…/KEY.used         what made the entry, one JSON line. Its modification time is the last use; a
+                         shared lock on it means "in use"
+cache/…/KEY.lock         locked while KEY is built (see `build_folder`)
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def hold(prepared: Prepared | TeacherTranslations, made_by: str) -> bool:
 def entries() -> list[Entry]:
     """All entries of the cache, least recently used first."""
     mapped = _mapped_files(cache_folder())
-    found = []
+    found_entries = []
     for name, kind in KINDS.items():
         parent = cache_folder() / name
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # removed by another process
-                    found.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
-    return sorted(found, key=lambda entry: entry.last_used)
+                    found_entries.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
+    return sorted(found_entries, key=lambda entry: entry.last_used)
 
 
 def prune(older_than: float | None = None, max_size: int | None = None) -> list[Entry]:
@@ -91,9 +91,9 @@ def prune(older_than: float | None = None, max_size: int | None = None) -> list[
     What a running process uses or builds stays. Returns what was removed.
     """
     removed = []
-    found = entries()
-    total = sum(entry.size for entry in found)
-    for entry in found:
+    all_entries = entries()
+    total = sum(entry.size for entry in all_entries)
+    for entry in all_entries:
         old = older_than is not None and entry.age >= older_than
         large = max_size is not None and total > max_size
         if (old or large) and not entry.in_use and _remove(entry):
@@ -165,10 +165,10 @@ def _made_by(path: Path, kind: str) -> str:
                 meta = json.loads(file.read_text(encoding="utf-8"))
             return f"{meta['rows']:,} {'pairs' if meta['paired'] else 'lines'}"
         with contextlib.ExitStack() as stack:
-            found = [
+            tokenizers = [
                 Tokenizer.load(stack.enter_context(_unread(file))) for file in sorted(path.glob("*.json"))
             ]
-        return " and ".join(f"{len(each):,} {each.kind} entries" for each in found)
+        return " and ".join(f"{len(tokenizer):,} {tokenizer.kind} entries" for tokenizer in tokenizers)
     return "unknown"
 
 
@@ -189,15 +189,15 @@ def _note(folder: Path) -> Path:
 
 def _mapped_files(under: Path) -> set[str]:
     """Files under a folder that some process has memory-mapped (Linux): datasets used without `hold`."""
-    found: set[str] = set()
+    mapped: set[str] = set()
     names = {str(under), str(under.resolve())}
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             text = maps.read_text(encoding="utf-8", errors="replace")
             if any(name in text for name in names):
-                found |= {
+                mapped |= {
                     line.split(maxsplit=5)[-1]
                     for line in text.splitlines()
                     if any(name in line for name in names)
                 }
-    return found
+    return mapped

@@ -30,17 +30,17 @@ def open_labelled(path: Path, text: str | int | None, label: str | int | None) -
     check_file(path)
     if suffix(path) not in JSON:
         return open_table(path, text, label, LABELLED)
-    known = _fields(path)
-    given = [str(each) if each is not None else None for each in (text, label)]
-    for place, usual in enumerate(LABELLED.names):
-        given[place] = given[place] or next((name for name in usual if name in known), None)
-        if given[place] is None:
-            shown = ", ".join(map(repr, known[:8])) or "no fields"
-            key = ("source", "target")[place]
+    available = _fields(path)
+    fields = [str(field) if field is not None else None for field in (text, label)]
+    for role, usual in enumerate(LABELLED.names):
+        fields[role] = fields[role] or next((name for name in usual if name in available), None)
+        if fields[role] is None:
+            shown = ", ".join(map(repr, available[:8])) or "no fields"
+            key = ("source", "target")[role]
             raise DataError(
-                f"the first object of {path} has {shown}; name the {LABELLED.roles[place]} with data.{key}"
+                f"the first object of {path} has {shown}; name the {LABELLED.roles[role]} with data.{key}"
             )
-    return JsonLines(path, (str(given[0]), str(given[1])), numbers=True)
+    return JsonLines(path, (str(fields[0]), str(fields[1])), numbers=True)
 
 
 def has_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
@@ -67,10 +67,10 @@ def _fields(path: Path) -> list[str]:
     """The fields of the first object of JSON lines."""
     line = next(iter(lines(path)), [""])[0]
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
-        found = None
-    return list(found) if isinstance(found, dict) else []
+        parsed = None
+    return list(parsed) if isinstance(parsed, dict) else []
 
 
 def open_files(
@@ -79,9 +79,10 @@ def open_files(
     """A reader of files that a user names, chosen by their extensions (ignoring .gz and .xz).
 
     .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
-    .tsv, .csv, or one file alone: columns by number from 1, or by name where the first line names them; else
-    the first two. Otherwise pairs of files: [[a.en, a.de], [b.en, b.de]]; or all in one list, told apart by
-    the endings `source` and `target`, or two files, the source first. A text may be any number of files.
+    .tsv, .csv, or a single file: columns by number from 1, or by name if the first line is a header; by
+    default the first two. Otherwise pairs of line-aligned files: [[a.en, a.de], [b.en, b.de]], or one list
+    whose files end in `source` and `target`, or two files, the source first. A text may be any number of
+    files.
     """
     if not files:
         raise DataError("no files are named; give at least one")
@@ -94,13 +95,13 @@ def open_files(
                     "an inner list names two files, the source and its translation; "
                     f"got {list(map(str, item))}"
                 )
-            parts.append(LinePairs(*_directed([Path(each).expanduser() for each in item], source, target)))
+            parts.append(LinePairs(*_directed([Path(file).expanduser() for file in item], source, target)))
             continue
         path = Path(item).expanduser()
         if suffix(path) in JSON:
-            names = (source, target) if paired else (source or "text",)
-            parts.append(JsonLines(path, tuple(str(name) for name in names if name is not None)))
-            if len(names) != len(parts[-1].layout()["fields"]):
+            fields = (source, target) if paired else (source or "text",)
+            parts.append(JsonLines(path, tuple(str(name) for name in fields if name is not None)))
+            if len(fields) != len(parts[-1].layout()["fields"]):
                 raise DataError(
                     f"the fields of {path} are not known; name them as data.source and data.target"
                 )
@@ -114,17 +115,17 @@ def open_files(
 
 def _pairs(paths: list[Path], source: str | int | None, target: str | int | None) -> list[Rows]:
     """Pair the files of one list by their extensions, in order."""
-    left = [path for path in paths if suffix(path) == source]
-    right = [path for path in paths if suffix(path) == target]
-    if len(paths) == 2 and not (left and right):
-        left, right = paths[:1], paths[1:]
-    if len(left) + len(right) != len(paths) or len(left) != len(right):
+    sources = [path for path in paths if suffix(path) == source]
+    targets = [path for path in paths if suffix(path) == target]
+    if len(paths) == 2 and not (sources and targets):
+        sources, targets = paths[:1], paths[1:]
+    if len(sources) + len(targets) != len(paths) or len(sources) != len(targets):
         shown = ", ".join(map(str, paths))
         raise DataError(
             f"it is not clear which of these files translate each other: {shown}; "
             f"write pairs, [[a.en, a.de], [b.en, b.de]], or end their names in .{source} and .{target}"
         )
-    return [LinePairs(*pair) for pair in zip(left, right, strict=True)]
+    return [LinePairs(*pair) for pair in zip(sources, targets, strict=True)]
 
 
 def _directed(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:

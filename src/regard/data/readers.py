@@ -92,21 +92,20 @@ class LinePairs(Rows):
         sides = [chain.from_iterable(lines(path, advance=advance)) for path in self.files]
         count = 0
         while True:
-            left, right = (list(islice(side, ROWS)) for side in sides)
-            if len(left) != len(right):
+            sources, targets = (list(islice(side, ROWS)) for side in sides)
+            if len(sources) != len(targets):
                 counts = [
                     count + len(block) + sum(1 for _ in side)
-                    for block, side in zip((left, right), sides, strict=True)
+                    for block, side in zip((sources, targets), sides, strict=True)
                 ]
                 raise DataError(
                     f"{self.source} has {counts[0]:,} lines and {self.target} has {counts[1]:,}; "
-                    "line n of one must translate line n of the other, so find where they part before "
-                    "training on them"
+                    "line n of one must translate line n of the other, so find the line where they diverge"
                 )
-            if not left:
+            if not sources:
                 return
-            count += len(left)
-            yield left, right
+            count += len(sources)
+            yield sources, targets
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,7 @@ class Table(OneFile):
     """A file with tab-separated columns, counted from 1; one column is read for a language model, two for
     pairs.
 
-    `labels` gives values of the last column the names that people know them by: (("0", "negative"), ("1",
-    "positive")).
+    `labels` renames values of the last column: (("0", "negative"), ("1", "positive")).
     """
 
     columns: tuple[int, ...] = (1, 2)
@@ -194,20 +192,20 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def _field(found: Any, field: str, numbers: bool = False) -> str:
-    if isinstance(found, str) and found[:1] == "\udcff":
-        return found
-    for name in [field] if isinstance(found, dict) and field in found else field.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    if numbers and isinstance(found, int | float):
-        return json.dumps(found)
-    if not isinstance(found, str):
+def _field(value: Any, field: str, numbers: bool = False) -> str:
+    if isinstance(value, str) and value[:1] == "\udcff":
+        return value
+    for name in [field] if isinstance(value, dict) and field in value else field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if numbers and isinstance(value, int | float):
+        return json.dumps(value)
+    if not isinstance(value, str):
         return MISSING
     try:
-        found.encode("utf-8")  # JSON can contain half a surrogate pair, such as \ud83d
+        value.encode("utf-8")  # JSON can contain half a surrogate pair, such as \ud83d
     except UnicodeEncodeError:
         return BAD
-    return found
+    return value
 
 
 @dataclass(frozen=True)
@@ -227,13 +225,13 @@ class Text(OneFile):
             return
         total = sum(len(line) + 1 for block in lines(self.path) for line in block)
         start, stop = (int(total * share) for share in self.part)
-        place = 0
+        position = 0
         for block in lines(self.path, advance=advance):
             kept = []
             for line in block:
-                if place + len(line) >= start and place < stop:
-                    kept.append(line[max(0, start - place) : stop - place])
-                place += len(line) + 1
+                if position + len(line) >= start and position < stop:
+                    kept.append(line[max(0, start - position) : stop - position])
+                position += len(line) + 1
             yield (kept,)
 
 
@@ -241,8 +239,8 @@ class Text(OneFile):
 class HashSplitRows(Rows):
     """The rows of a set without official splits that belong to one split, by a hash of one column.
 
-    All rows with the same text in that column fall into the same split, so that no sentence is both learned
-    and asked. Of 100 texts about two are validation and two are test.
+    All rows with the same text in that column are in the same split, so no sentence is in both training and
+    test. About 2 % of the texts are validation and 2 % are test.
     """
 
     rows: Rows
@@ -262,8 +260,8 @@ class HashSplitRows(Rows):
 
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for block in self.rows.blocks(advance):
-            kept = [row for row in zip(*block, strict=True) if drawn_split(row[self.column]) == self.split]
-            yield tuple([row[i] for row in kept] for i in range(len(block)))
+            rows = [row for row in zip(*block, strict=True) if drawn_split(row[self.column]) == self.split]
+            yield tuple([row[i] for row in rows] for i in range(len(block)))
 
 
 def drawn_split(text: str) -> str:

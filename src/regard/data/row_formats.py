@@ -49,17 +49,17 @@ class RowFormat:
 
     def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         """Warnings if there is too little data to train or to validate on."""
-        found = []
+        warnings = []
         if train.rows < self.enough:
-            found.append(
+            warnings.append(
                 f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}"
             )
         if validation is not None and validation.rows < VALIDATION:
-            one = (
+            count = (
                 "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
             )
-            found.append(f"{one} few: scores will vary from seed to seed; use at least {VALIDATION}")
-        return found
+            warnings.append(f"{count} few: scores will vary from seed to seed; use at least {VALIDATION}")
+        return warnings
 
     def little(self) -> str:
         """What too little data leads to, and what helps."""
@@ -87,49 +87,46 @@ class ClassifyRows(RowFormat):
 
     def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         tokens = train.arrays("target")[0]
-        counts = {label: int((tokens == at).sum()) for at, label in enumerate(target.entries, EOS + 1)}
-        alone = [label for label, count in counts.items() if count == 1]
-        found = []
-        if alone:
-            has = f"{len(alone)} of {len(counts)} labels have" if len(alone) > 1 else "1 label has"
-            found.append(f"{has} one row to train on ({_shown(alone)}); add rows, or leave such labels out")
+        counts = {label: int((tokens == token).sum()) for token, label in enumerate(target.entries, EOS + 1)}
+        single = [label for label, count in counts.items() if count == 1]
+        warnings = []
+        if single:
+            subject = f"{len(single)} of {len(counts)} labels have" if len(single) > 1 else "1 label has"
+            warnings.append(f"{subject} one training row ({_shown(single)}); add rows, or remove such labels")
         if train.rows < PER_CLASS * len(counts):
             likely = max(counts.values()) / train.rows
-            found.append(
+            warnings.append(
                 f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} "
-                "each, accuracy may stay "
-                f"near the {likely:.0%} of always answering the most frequent label; "
-                "add rows, or fine-tune a pretrained "
-                "encoder (model.pretrained)"
+                f"each, accuracy may stay near the {likely:.0%} of always answering the most frequent label; "
+                "add rows, or fine-tune a pretrained encoder (model.pretrained)"
             )
-        return found + super().scarce(train, validation, target)[train.rows < self.enough :]
+        return warnings + super().scarce(train, validation, target)[train.rows < self.enough :]
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         tables = [
-            each for each in files if not isinstance(each, list) and suffix(Path(each)) in (*TABLES, *JSON)
+            file for file in files if not isinstance(file, list) and suffix(Path(file)) in (*TABLES, *JSON)
         ]
         if len(files) == 1 and not isinstance(files[0], list):
-            tables = list(files)  # whatever its name ends in
-        others = [each for each in files if each not in tables]
-        parts = [open_labelled(Path(each).expanduser(), source, target) for each in tables]
-        if others or not files:
-            parts.append(open_files(others, source, target, paired=True))
+            tables = list(files)  # a single file is a table, whatever its extension
+        pairs_of_files = [file for file in files if file not in tables]
+        parts = [open_labelled(Path(file).expanduser(), source, target) for file in tables]
+        if pairs_of_files or not files:
+            parts.append(open_files(pairs_of_files, source, target, paired=True))
         return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
-        known = set(target.entries)
-        for at, (_, label) in _usable(rows):
-            if label not in known:
+        labels = set(target.entries)
+        for number, (_, label) in _usable(rows):
+            if label not in labels:
                 raise DataError(
-                    f"{rows.place(at, 1)}: the label {label!r} is not among those that were trained on "
-                    f"({_shown(target.entries)}); "
-                    "correct it, leave the row out, or train with it"
+                    f"{rows.place(number, 1)}: the label {label!r} is not one of the training labels "
+                    f"({_shown(target.entries)}); correct it, remove the row, or train with it"
                 )
-        if len(known) < 2:
+        if len(labels) < 2:
             raise DataError(
-                f"every row of {rows.files[0]} has the label {next(iter(known), '')!r}, and a classifier "
-                "tells at least two apart; "
-                "check data.target, which names the column of labels, or add rows of another class"
+                f"every row of {rows.files[0]} has the label {next(iter(labels), '')!r}, and a classifier "
+                "needs at least two labels; check data.target, which names the column of labels, or add rows "
+                "of another class"
             )
 
 
@@ -148,15 +145,15 @@ class TagRows(RowFormat):
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         from regard.data.conll_reader import Conll
 
-        named = [
-            Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])
+        paths = [
+            Path(file).expanduser() for item in files for file in (item if isinstance(item, list) else [item])
         ]
-        if not named:
+        if not paths:
             raise DataError("no files are named; give at least one")
-        for given in (source, target):
-            if column_number(given) is None and given is not None:
+        for column in (source, target):
+            if column_number(column) is None and column is not None:
                 raise DataError(
-                    f"a column of a CoNLL file is a number, counted from 1, got {given!r}; "
+                    f"a column of a CoNLL file is a number, counted from 1, got {column!r}; "
                     "set data.source, data.target"
                 )
         if (source is None) != (target is None):
@@ -165,7 +162,7 @@ class TagRows(RowFormat):
                 "neither"
             )
         columns = None if source is None or target is None else (int(source), int(target))
-        parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]
+        parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in paths]
         return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def finish(self, rows: Rows, data: Any) -> Rows:
@@ -179,11 +176,11 @@ class TagRows(RowFormat):
         return replace(rows, scheme=data.scheme, repair=data.repair) if isinstance(rows, Conll) else rows
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
-        for at, (words, tags) in _usable(rows):
+        for number, (words, tags) in _usable(rows):
             counts = len(words.split(" ")), len(tags.split(" "))
             if counts[0] != counts[1]:
                 raise DataError(
-                    f"{rows.place(at, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag"
+                    f"{rows.place(number, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag"
                 )
 
 
@@ -213,9 +210,9 @@ def row_format_of(task: str | RowFormat) -> RowFormat:
 
 def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield rows with readable text in every column, and their numbers."""
-    for at, row in enumerate(rows):
+    for number, row in enumerate(rows):
         if all(text.strip() and text[0] != "\udcff" for text in row):
-            yield at, row
+            yield number, row
 
 
 def _shown(labels: Sequence[str]) -> str:

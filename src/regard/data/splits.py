@@ -1,6 +1,6 @@
 """Splits of a dataset without official ones: cross-validation folds, a held-out share, a range of rows.
 
-Whether a row is in a part is decided row by row, so memory does not grow with the number of rows.
+Membership in a split is decided row by row, so memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import numpy as np
 
 from regard.data.readers import Advance, Block, Rows, ignore
 
-EXACT = (
-    1 << 16
-)  # up to this many rows of a class its share is exact; beyond, it is a share of all possible hashes
-END = 1 << 64
+EXACT = 1 << 16  # up to this many rows of a class its share is exact; beyond, it is approximate
+END = 1 << 64  # above every hash
 
 
 class _FilteredRows(Rows):
@@ -49,8 +47,8 @@ class _FilteredRows(Rows):
             yield tuple([column[i] for i in inside] for column in block)
 
     def place(self, row: int, column: int) -> str:
-        kept = (number for number, each in enumerate(self.rows) if self.keeps(number, each))
-        return self.rows.place(next(number for at, number in enumerate(kept) if at == row), column)
+        numbers = (number for number, content in enumerate(self.rows) if self.keeps(number, content))
+        return self.rows.place(next(number for index, number in enumerate(numbers) if index == row), column)
 
     def notes(self) -> list[str]:
         return self.rows.notes()
@@ -58,13 +56,12 @@ class _FilteredRows(Rows):
 
 @dataclass(frozen=True)
 class SplitRows(_FilteredRows):
-    """The rows inside (or outside) a share `start` … `stop` of each class, in the order of a hash of their
-    texts.
+    """The rows inside (or outside) a share `start` … `stop` of each class, ordered by a hash of their texts.
 
-    So every class is cut alike, the cut is the same on every machine and for every seed, and equal texts of a
-    class fall into the same part. Without `classes` all rows are of one class. A first pass keeps 8 bytes for
-    each of the first EXACT rows of a class, and with them the cut is exact up to equal texts; a larger class
-    is cut at `share · 2⁶⁴`, which is off by about √rows.
+    The split is stratified, is the same on every machine and for every seed, and never separates equal texts
+    of a class. Without `classes` all rows are one class. A first pass stores 8 bytes for each of the first
+    EXACT rows of a class; with them the share is exact up to equal texts. A larger class is split at the hash
+    share · 2⁶⁴, which is off by about √rows.
     """
 
     rows: Rows
@@ -87,10 +84,13 @@ class SplitRows(_FilteredRows):
         """For each class, the smallest hash inside the share and the smallest beyond it."""
         hashes: dict[str, array[int]] = {}
         for row in self.rows:
-            known = hashes.setdefault(self._class(row), array("Q"))
-            if len(known) <= EXACT:
-                known.append(_hash(row[0]))
-        return {name: (_bound(found, self.start), _bound(found, self.stop)) for name, found in hashes.items()}
+            class_hashes = hashes.setdefault(self._class(row), array("Q"))
+            if len(class_hashes) <= EXACT:
+                class_hashes.append(_hash(row[0]))
+        return {
+            name: (_bound(class_hashes, self.start), _bound(class_hashes, self.stop))
+            for name, class_hashes in hashes.items()
+        }
 
     def keeps(self, number: int, row: tuple[str, ...]) -> bool:
         low, high = self.bounds[self._class(row)]
@@ -108,16 +108,14 @@ def _bound(hashes: array[int], share: float) -> int:
     """The hash below which this share of the rows is."""
     if len(hashes) > EXACT:
         return min(END, int(share * END))
-    at = round(share * len(hashes) - 1e-6)
-    if at >= len(hashes):
+    rank = round(share * len(hashes) - 1e-6)
+    if rank >= len(hashes):
         return END
     values = np.asarray(hashes, np.uint64)
-    bound = np.partition(values, at)[at]
-    below, up_to = (
-        int((values < bound).sum()),
-        int((values <= bound).sum()),
-    )  # they differ by the number of equal texts
-    return int(bound) + (up_to - at < at - below)
+    bound = np.partition(values, rank)[rank]
+    # These two differ by the number of equal texts.
+    below, up_to = int((values < bound).sum()), int((values <= bound).sum())
+    return int(bound) + (up_to - rank < rank - below)
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ class SubwordTokenizer(Tokenizer):
     def _joined(self, words: list[list[int]]) -> tuple[list[int], list[int]]:
         """The ids of a row of words; a word without tokens, such as a control character, is UNK."""
         ids, pieces = [], []
-        for place, word in enumerate(words):
-            first, *others = word[:MOST] or [UNK]
-            ids += [first, *(i + self.size for i in others)]
-            pieces += [place] * (1 + len(others))
+        for index, word in enumerate(words):
+            first, *continuations = word[:MOST] or [UNK]
+            ids += [first, *(i + self.size for i in continuations)]
+            pieces += [index] * (1 + len(continuations))
         return ids, pieces
 
     def decode(self, ids: Iterable[int]) -> str:

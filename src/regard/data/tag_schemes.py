@@ -1,12 +1,12 @@
 """Tagging schemes for spans: BIO (IOB2), IOBES and IO; parse, check, repair and convert tags.
 
 A tag is O, or a letter and a type: B-PER begins a person, I-PER continues it, E-PER ends it, S-PER is a
-person of one word. BIO has no E and S; IO has I alone, so that two spans of one type side by side become one
-in it, and in no other scheme.
+person of one word. BIO has no E and S. IO has only I, so two adjacent spans of the same type become one span;
+the other schemes keep them apart.
 
-Every sequence of tags is read as `conlleval` reads it: a span begins where its letter says so, where the type
-changes, and where an I or E follows nothing. `problems` says where a sequence breaks the rules of its scheme,
-`repair` writes what was read anew.
+Every sequence of tags is read as `conlleval` reads it: a span begins at B or S, where the type changes, and
+at an I or E that follows no span. `problems` lists where a sequence breaks the rules of its scheme; `repair`
+rewrites the spans that were read as valid tags.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def is_tag(text: str) -> bool:
 
 def spans(tags: Sequence[str]) -> list[Span]:
     """The spans of a sentence, of any scheme, well formed or not."""
-    found: list[Span] = []
+    result: list[Span] = []
     start, before = 0, (OUTSIDE, "")
     for place, after in enumerate([*map(parse, tags), (OUTSIDE, "")]):
         if _separate(before, after):
             if before[0] != OUTSIDE:
-                found.append(Span(start, place, before[1]))
+                result.append(Span(start, place, before[1]))
             start = place
         before = after
-    return found
+    return result
 
 
 def _separate(before: tuple[str, str], after: tuple[str, str]) -> bool:
@@ -83,10 +83,10 @@ class Scheme(ABC):
     def legal(self, before: str | None, after: str | None) -> bool:
         """True if one tag may follow another; None is the start or end of the sentence."""
 
-    def tags(self, found: Iterable[Span], length: int) -> list[str]:
+    def tags(self, spans: Iterable[Span], length: int) -> list[str]:
         """The tags of a sentence of `length` words with these spans."""
         tags = [OUTSIDE] * length
-        for span in found:
+        for span in spans:
             if not 0 <= span.start < span.stop <= length or set(tags[span.start : span.stop]) != {OUTSIDE}:
                 raise DataError(
                     f"{span} does not fit into {length} words, or overlaps another; spans lie side by side"

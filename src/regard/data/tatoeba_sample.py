@@ -1,7 +1,6 @@
-"""The rule by which the carried sample was taken from Tatoeba, so that anyone who has the full set can take
-it again.
+"""How the bundled sample was selected from Tatoeba, so that it can be reproduced from the full corpus.
 
-Common words and short sentences: what a small model can begin to translate within a minute or two on a
+It has short sentences of common words, which a small model learns to translate within a minute or two on a
 laptop.
 """
 
@@ -19,23 +18,21 @@ _ENGLISH, _GERMAN = re.compile(r"[A-Za-z ,.?!']+"), re.compile(r"[A-Za-zÄÖÜä
 
 
 def short_pairs(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Of English-German pairs the first translation of each English sentence that is short, plain and made of
-    common words.
-    """
+    """Select English-German pairs of short sentences of common words; of each English sentence, one pair."""
     pairs = [(english, german) for english, german in rows]
     common = [
         {word for word, _ in Counter(word for pair in pairs for word in _words(pair[side])).most_common(most)}
         for side, most in enumerate((ENGLISH_WORDS, GERMAN_WORDS))
     ]
-    kept: dict[str, str] = {}
+    selected: dict[str, str] = {}
     for english, german in pairs:
-        if english in kept or not _ENGLISH.fullmatch(english) or not _GERMAN.fullmatch(german):
+        if english in selected or not _ENGLISH.fullmatch(english) or not _GERMAN.fullmatch(german):
             continue
-        left, right = _words(english), _words(german)
-        short = SHORTEST <= len(left) <= LONGEST and SHORTEST <= len(right) <= LONGEST + 1
-        if short and common[0].issuperset(left) and common[1].issuperset(right):
-            kept[english] = german
-    return list(kept.items())
+        english_words, german_words = _words(english), _words(german)
+        short = SHORTEST <= len(english_words) <= LONGEST and SHORTEST <= len(german_words) <= LONGEST + 1
+        if short and common[0].issuperset(english_words) and common[1].issuperset(german_words):
+            selected[english] = german
+    return list(selected.items())
 
 
 def _words(text: str) -> list[str]:

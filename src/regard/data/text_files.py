@@ -1,12 +1,12 @@
 """Read lines of text files, plain or compressed with gzip or xz, as a stream, without trusting their content.
 
-A file is what its first bytes say, whatever its name. Only \\n ends a line (and \\r\\n, whose \\r is
-dropped): other characters that Unicode counts as line ends are text, and splitting at them would shift one
-side of a pair against the other.
+The first bytes determine the format of a file, not its name. Only \\n ends a line (and \\r\\n, whose \\r is
+dropped). Other characters that Unicode counts as line ends are text: splitting at them would shift one side
+of a pair against the other.
 
-A line that is not UTF-8, or longer than the limit, is given as BAD or LONG, so that the lines after it keep
-their numbers. No more of a line than the limit is ever in memory. A compressed file that grows beyond all
-proportion is refused.
+A line that is not UTF-8 is returned as BAD and a line longer than the limit as LONG, so that the lines after
+it keep their numbers. No more of a line than the limit is ever in memory. A file that decompresses to an
+implausible size is refused.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> 
         start = file.read(6)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path} is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8")
-    for magic, what in _UNPACK.items():
+    for magic, description in _UNPACK.items():
         if start.startswith(magic):
-            raise DataError(f"{path} is {what}; unpack it, or pack it with gzip or xz")
+            raise DataError(f"{path} is {description}; unpack it, or pack it with gzip or xz")
     if start.startswith(b"\x1f\x8b"):
         return _ahead(_unpacked(path, _Gzip, advance))
     if start == b"\xfd7zXZ\x00":
@@ -98,9 +98,9 @@ class _Gzip:
         self._inner, self._held = zlib.decompressobj(zlib.MAX_WBITS | 16), b""
 
     def step(self, data: bytes) -> bytes:
-        out = self._inner.decompress(self._held + data, BLOCK)
+        unpacked = self._inner.decompress(self._held + data, BLOCK)
         self._held = self._inner.unconsumed_tail
-        return out
+        return unpacked
 
     @property
     def ended(self) -> bool:
@@ -139,15 +139,15 @@ class _Xz:
 
 def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int], None]) -> Iterator[bytes]:
     """Yield the content of a compressed file in blocks; several members are concatenated."""
-    read = out = 0
+    read = written = 0
     try:
         with path.open("rb") as file:
             inner, data = kind(), _more(file, advance)
             read += len(data)
             while True:
                 block = inner.step(data)
-                out += len(block)
-                if out > FREE_GROWTH and out > MOST_GROWTH * read:
+                written += len(block)
+                if written > FREE_GROWTH and written > MOST_GROWTH * read:
                     raise DataError(
                         f"{path} unpacks to more than {MOST_GROWTH} times its size, as no text does; "
                         "unpack it yourself if you trust it"
@@ -183,13 +183,13 @@ def _more(file: BinaryIO, advance: Callable[[int], None]) -> bytes:
 
 def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
     """Produce the blocks in a thread that runs a few ahead; decompression releases the GIL."""
-    made: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
     stop = threading.Event()
 
     def put(item: bytes | BaseException | None) -> None:
         while not stop.is_set():
             with contextlib.suppress(queue.Full):
-                made.put(item, timeout=0.1)
+                ready.put(item, timeout=0.1)
                 return
 
     def work() -> None:
@@ -205,7 +205,7 @@ def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
     thread = threading.Thread(target=work, name="regard-unpack", daemon=True)
     thread.start()
     try:
-        while (item := made.get()) is not None:
+        while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
@@ -227,14 +227,14 @@ def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
             if len(tail) > widest:
                 tail, skipping = b"", True
             continue
-        whole, rest = block[:cut], block[cut + 1 :]
+        complete, incomplete = block[:cut], block[cut + 1 :]
         if skipping:
-            end = whole.find(b"\n")
-            found = [LONG] + ([] if end < 0 else _lines(whole[end + 1 :], most))
+            end = complete.find(b"\n")
+            decoded = [LONG] + ([] if end < 0 else _lines(complete[end + 1 :], most))
         else:
-            found = _lines(tail + whole, most)
-        tail, skipping = (rest, False) if len(rest) <= widest else (b"", True)
-        yield found
+            decoded = _lines(tail + complete, most)
+        tail, skipping = (incomplete, False) if len(incomplete) <= widest else (b"", True)
+        yield decoded
     if skipping:
         yield [LONG]
     elif tail:
@@ -244,13 +244,13 @@ def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
 def _lines(data: bytes, most: int) -> list[str]:
     try:
         text = data.decode("utf-8")
-        found = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
+        decoded = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
     except UnicodeDecodeError:
-        found = [_line(line) for line in data.split(b"\n")]
+        decoded = [_line(line) for line in data.split(b"\n")]
     return (
-        found
-        if len(data) <= most or max(map(len, found)) <= most
-        else [line if len(line) <= most else LONG for line in found]
+        decoded
+        if len(data) <= most or max(map(len, decoded)) <= most
+        else [line if len(line) <= most else LONG for line in decoded]
     )
 
 

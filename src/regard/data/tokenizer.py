@@ -29,8 +29,7 @@ from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-# fewer texts than this are encoded one by one: threads cost more, and a process that may fork stays without
-# any
+# Fewer texts than this are encoded one by one: threads cost more, and a process that may fork starts none.
 SERIAL = 64
 
 
@@ -98,10 +97,10 @@ class Tokenizer:
 
         Args:
             lines: the text to learn from.
-            kind: a name in `TOKENIZERS`: bpe, byte-bpe, unigram, word, character or spelled.
+            kind: a name in `TOKENIZERS`: bpe, byte-bpe, unigram, word, character or word-characters.
             size: largest size of the vocabulary, special tokens included.
             lowercase: convert all text to lower case, in training and when encoding.
-            min_count: words seen less often become UNK (kinds word and spelled).
+            min_count: words seen less often become UNK (kinds word and word-characters).
             languages: codes of languages that get a token, such as "de" for `>>de<<`. The tokens at the start
                 of the lines are not learned from.
         """
@@ -138,10 +137,10 @@ class Tokenizer:
     @classmethod
     def read(cls, text: str) -> Tokenizer:
         """Make a tokenizer from the text of its file, whatever its kind."""
-        if text.startswith('{"spelled":'):
-            from regard.data.spelled_tokenizer import SpelledTokenizer
+        if text.startswith('{"word_characters":'):
+            from regard.data.word_character_tokenizer import WordCharacterTokenizer
 
-            return SpelledTokenizer(text)
+            return WordCharacterTokenizer(text)
         if text.startswith('{"subwords":'):
             from regard.data.subword_tokenizer import SubwordTokenizer
 

@@ -1,4 +1,4 @@
-"""How each kind of tokenizer is trained: bpe, byte-bpe, unigram, word, character and spelled.
+"""How each kind of tokenizer is trained: bpe, byte-bpe, unigram, word, character and word-characters.
 
 A kind is a function from lines of text and `TrainingOptions` to a tokenizer, registered in `TOKENIZERS`:
 
@@ -24,10 +24,9 @@ from regard.registry import Registry
 UNK = 1
 SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
 
-# Letters with their combining marks, digits, other characters: each with the space before it, never mixed in
-# one piece. In a run
-# of whitespace, all but the last character form a piece; the last belongs to what follows. Every character is
-# covered.
+# A piece is a run of letters with their combining marks, of digits, or of other characters, never mixed, each
+# with the space before it. In a run of whitespace, all but the last character form a piece; the last belongs
+# to what follows. Every character is covered.
 _PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 
 
@@ -148,10 +147,10 @@ def train_characters(lines: Iterator[str], options: TrainingOptions) -> str:
     return inner.to_str()
 
 
-@TOKENIZERS.add("spelled")
-def train_spelled(lines: Iterator[str], options: TrainingOptions) -> str:
-    """Words, each followed by the bytes of its spelling, for taggers; see character_ids.py."""
-    return f'{{"spelled":{train_words(lines, options)}}}'
+@TOKENIZERS.add("word-characters")
+def train_word_characters(lines: Iterator[str], options: TrainingOptions) -> str:
+    """Words, each followed by the bytes of its spelling, for taggers; see word_character_tokenizer.py."""
+    return f'{{"word_characters":{train_words(lines, options)}}}'
 
 
 def numbered(pieces: Iterable[str]) -> dict[str, int]:
@@ -182,8 +181,7 @@ def _check_alphabet(characters: int, size: int) -> None:
     if needed > size:
         raise DataError(
             f"a vocabulary of {size} cannot hold the {characters} different characters of the text and 4 "
-            "special "
-            f"tokens; set tokenizer.size to more than {needed}, or take kind byte-bpe, which needs 260"
+            f"special tokens; set tokenizer.size to more than {needed}, or kind to byte-bpe, which needs 260"
         )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-FREQUENT = 100  # a sign among the first so many words of a vocabulary is a separate word
+FREQUENT = 100  # @ and # are separate words if they are among this many most frequent words
 
 _WORD = r"\w+(?:['’.\-]\w+)*"
 _PATTERN = r"(?:https?://|www\.)\S+|[{signs}]{word}|{word}|[^\w\s]"
@@ -36,9 +36,9 @@ class WordSplitter:
         return cls("".join(sign for sign in "@#" if vocabulary.get(sign, FREQUENT) < FREQUENT))
 
     def __call__(self, text: str) -> list[Word]:
-        return [Word(found.group(), found.start(), found.end()) for found in self._find(text)]
+        return [Word(match.group(), match.start(), match.end()) for match in self._find(text)]
 
 
 def split_at_spaces(text: str) -> list[Word]:
     """The words of a text that is already split by spaces."""
-    return [Word(found.group(), found.start(), found.end()) for found in re.finditer(r"[^ ]+", text)]
+    return [Word(match.group(), match.start(), match.end()) for match in re.finditer(r"[^ ]+", text)]

@@ -6,8 +6,8 @@ GloVe.
     word2vec, binary   a line "words width", then each word, a space and its numbers as little-endian
                        float32, with or without a line feed
 
-Plain or packed with gzip or xz; which of them a file is, its first bytes say. Files hold millions of words
-and a vocabulary some thousands, so words that are not wanted are passed over and cost no memory.
+Files may be plain or compressed with gzip or xz; the first bytes determine the format. A file has millions of
+words and a vocabulary some thousands, so other words are skipped and take no memory.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from regard.data.text_files import lines, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
-WIDEST = 65_536  # of a vector; a larger number is no header
-LONGEST_WORD = 10_000  # bytes; longer ones are no words
+WIDEST = 65_536  # numbers of a vector; a first line with more is not a header
+LONGEST_WORD = 10_000  # bytes; more means that the file is not a vector file
 LONGEST_LINE = 2_000_000  # characters
 SNIFFED = 4096
 _HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*\n")
 
 
 def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tuple[list[str], np.ndarray]:
-    """The words of a file, in order, and their vectors, float32 (words, width); only those in `wanted`, if
-    given.
+    """Read the words of a file, in order, and their vectors, float32 (words, width).
 
-    Of a word that stands there twice the first counts. A width that changes, a header that does not fit, a
-    file that was cut off and numbers that are no numbers are one sentence that names the line or word; that
-    is looked at in words not wanted too, but for numbers, which are read only of what is kept.
+    With `wanted`, only these words are returned. If a word occurs twice, the first vector is used. A
+    DataError names the line or word of a changing width, a wrong header, a truncated file or a cell that is
+    not a number. Cells of words that are not wanted are not parsed.
     """
     path = Path(path)
     start = _start(path)
@@ -82,13 +81,13 @@ class _Kept:
 
 def _start(path: Path) -> bytes:
     """The first bytes, decompressed: enough for the header and the first vector."""
-    found = b""
+    start = b""
     with contextlib.closing(unpacked(path)) as blocks:  # type: ignore[type-var]
         for block in blocks:
-            found += block
-            if len(found) >= SNIFFED:
+            start += block
+            if len(start) >= SNIFFED:
                 break
-    return found[:SNIFFED].removeprefix(b"\xef\xbb\xbf")
+    return start[:SNIFFED].removeprefix(b"\xef\xbb\xbf")
 
 
 def _sizes(path: Path, count: int, width: int) -> tuple[int, int]:
@@ -114,9 +113,7 @@ def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], 
     for number, line in enumerate(_lines(kept.path, advance), 1):
         if not line.strip() or (header is not None and number == 1):
             continue
-        if (
-            line[0] == "\udcff"
-        ):  # longer than a line can be, or a word that is not UTF-8, which nobody can want
+        if line[0] == "\udcff":  # LONG, or BAD: a word that is not UTF-8 is in no vocabulary
             if "long" in line:
                 raise DataError(
                     f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; "
@@ -148,15 +145,14 @@ def _row(kept: _Kept, line: str, number: int) -> None:
         kept.width = spaces
         if not 1 <= spaces <= WIDEST:
             raise DataError(
-                f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers "
-                "belong"
+                f"line {number:,} of {kept.path} is {line[:40]!r}; a line is a word and 1 to {WIDEST} numbers"
             )
     word, *cells = line.rsplit(" ", kept.width)
     more = word.split(" ")[1:] if spaces > kept.width else []
     if spaces < kept.width or (more and all(map(_is_number, more))):
         raise DataError(
             f"line {number:,} of {kept.path} has {spaces} numbers and the lines before have {kept.width}; "
-            "mend or remove that line"
+            "fix or remove that line"
         )
     if kept.wants(word):
         try:
@@ -165,7 +161,7 @@ def _row(kept: _Kept, line: str, number: int) -> None:
             column, bad = next((i, cell) for i, cell in enumerate(cells, 2) if not _is_number(cell))
             raise DataError(
                 f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number is "
-                "expected; mend or remove that line"
+                "expected; fix or remove that line"
             ) from None
         kept.add(word, numbers, f"line {number:,}")
 
@@ -183,21 +179,20 @@ def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int]
     with contextlib.closing(unpacked(kept.path, advance=advance)) as blocks:  # type: ignore[type-var]
         stream = _Stream(blocks)
         stream.until(b"\n")
-        for at in range(1, kept.count + 1):
+        for number in range(1, kept.count + 1):
             name = stream.until(b" ")
             data = None if name is None else stream.take(4 * kept.width)
             if name is None or data is None:
                 raise DataError(
-                    f"{kept.path} ends at word {at:,} of the {kept.count:,} that its first line says, or is "
-                    "no file of "
-                    f"{kept.width} float32 numbers a word; fetch or write it again"
+                    f"{kept.path} ends at word {number:,} of the {kept.count:,} that its first line names, "
+                    f"or does not have {kept.width} float32 numbers per word; fetch or write it again"
                 )
             word = name.lstrip(b"\n").decode("utf-8", "replace")
             if kept.wants(word):
-                kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {at:,}")
+                kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {number:,}")
         if stream.rest().strip():
             raise DataError(
-                f"{kept.path} goes on after the {kept.count:,} words that its first line says; "
+                f"{kept.path} continues after the {kept.count:,} words that its first line names; "
                 "fetch or write it again"
             )
 
@@ -215,10 +210,10 @@ class _Stream:
 
     def until(self, end: bytes) -> bytes | None:
         """Read up to the next `end` and skip it; None at the end of the stream or if no word is that long."""
-        while (found := self._held.find(end, self._at)) < 0:
+        while (position := self._held.find(end, self._at)) < 0:
             if len(self._held) - self._at > LONGEST_WORD or not self._more():
                 return None
-        data, self._at = self._held[self._at : found], found + 1
+        data, self._at = self._held[self._at : position], position + 1
         return data if len(data) <= LONGEST_WORD else None
 
     def take(self, size: int) -> bytes | None:

@@ -191,12 +191,12 @@ def kind_of(name: str) -> str:
     return "encoder" if name.split(".", 1)[0] == "encoder" else "decoder"
 
 
-def _select(what: str, values: Any, index: int, where: str = "cross-attention") -> Any:
+def _select(name: str, values: Any, index: int, where: str = "cross-attention") -> Any:
     if isinstance(index, bool) or not isinstance(index, int):
-        raise OptionError(f"{what} must be an integer from 0, got {index!r}")
+        raise OptionError(f"{name} must be an integer from 0, got {index!r}")
     if not -len(values) <= index < len(values):
         raise OptionError(
-            f"{what} {index} does not exist; this model's {where} has {len(values)}, counted from 0"
+            f"{name} {index} does not exist; this model's {where} has {len(values)}, counted from 0"
         )
     return values[index]
 
@@ -256,12 +256,12 @@ def attention_maps(
 
 
 def _token_ids(name: str, value: Any) -> list[list[int]]:
-    what = "a list of lists of token ids"
-    rows = [arguments.as_list(name, row, what) for row in arguments.as_list(name, value, what)]
+    expected = "a list of lists of token ids"
+    rows = [arguments.as_list(name, row, expected) for row in arguments.as_list(name, value, expected)]
     for row in rows:
         for token in row:
             if not isinstance(token, int | np.integer) or isinstance(token, bool) or token < 0:
-                raise OptionError(f"{name} is {what}, got {arguments.quoted(value)}")
+                raise OptionError(f"{name} is {expected}, got {arguments.quoted(value)}")
     return rows
 
 
@@ -287,13 +287,15 @@ def attention_of_tokens(
             if not batch:
                 continue
             target = _padded([[first, *targets[i][:-1]] for i in batch], device)
-            with watch(model) as seen:
+            with watch(model) as recorded:
                 if sources is None:
                     model(target)
                 else:
                     lengths = torch.tensor([len(encoded[i]) for i in batch], device=device)
                     model(_padded([encoded[i] for i in batch], device), target, lengths)
-            weights = {name: _concatenate(seen.calls(name)) for name in seen if kind_of(name) in kinds}
+            weights = {
+                name: _concatenate(recorded.calls(name)) for name in recorded if kind_of(name) in kinds
+            }
             for row, i in enumerate(batch):
                 of_row = {name: w[row] for name, w in weights.items()}
                 yield i, _unpadded(model, encoded[i], list(targets[i]), of_row, first)

@@ -113,11 +113,13 @@ class Beam(Strategy):
         chosen = np.full((len(sentences), self.size), -1)  # tokens of earlier groups at this step
         order = np.zeros((len(total), min(kept, total.shape[1])), np.int64)
         for index in range(self.groups):
-            here = np.flatnonzero(groups.index == index)
-            repeats = (token[here][..., None] == chosen[sentence[here]][:, None]).sum(-1)
-            order[here] = np.argsort(self.diversity * repeats - total[here], axis=1, kind="stable")[:, :kept]
-            best = np.take_along_axis(token[here], order[here][:, : self.width], 1)
-            chosen[sentence[here][:, None], index * self.width + np.arange(best.shape[1])] = best
+            of_index = np.flatnonzero(groups.index == index)
+            repeats = (token[of_index][..., None] == chosen[sentence[of_index]][:, None]).sum(-1)
+            order[of_index] = np.argsort(self.diversity * repeats - total[of_index], axis=1, kind="stable")[
+                :, :kept
+            ]
+            best = np.take_along_axis(token[of_index], order[of_index][:, : self.width], 1)
+            chosen[sentence[of_index][:, None], index * self.width + np.arange(best.shape[1])] = best
         return order
 
     def sort(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:

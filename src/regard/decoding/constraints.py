@@ -158,8 +158,8 @@ def as_constraints(constraints: Any) -> Constraints:
     """Check the argument `constraints` of a public function; None is no constraints."""
     if constraints is None:
         return NO_CONSTRAINTS
-    what = "a Constraints object such as Constraints(no_repeat=3)"
-    return arguments.instance("constraints", constraints, Constraints, what)
+    expected = "a Constraints object such as Constraints(no_repeat=3)"
+    return arguments.instance("constraints", constraints, Constraints, expected)
 
 
 def _one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
@@ -168,11 +168,11 @@ def _one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
     return list(values)
 
 
-def _spell(tokenizer: Any, what: str, text: str) -> list[int]:
+def _spell(tokenizer: Any, role: str, text: str) -> list[int]:
     tokens = tokenizer.encode(text) if text else []
     if UNK in tokens:
         raise OptionError(
-            f"the {what} {arguments.quoted(text)} has characters that are not in the vocabulary of this "
+            f"the {role} {arguments.quoted(text)} has characters that are not in the vocabulary of this "
             "model; leave it out or change the spelling"
         )
     return tokens
@@ -180,8 +180,8 @@ def _spell(tokenizer: Any, what: str, text: str) -> list[int]:
 
 def _ends_with(tokens: Tokens, length: Integers, phrase: Integers) -> NDArray[np.bool_]:
     """Return which rows end with the phrase; all rows for an empty phrase."""
-    at = length[:, None] - len(phrase) + np.arange(len(phrase))
-    last = np.take_along_axis(tokens, at.clip(0, tokens.shape[1] - 1), 1)  # (rows, phrase)
+    positions = length[:, None] - len(phrase) + np.arange(len(phrase))
+    last = np.take_along_axis(tokens, positions.clip(0, tokens.shape[1] - 1), 1)  # (rows, phrase)
     return (length >= len(phrase)) & (last == phrase).all(1)
 
 
@@ -189,8 +189,8 @@ def _repeats(tokens: Tokens, length: Integers, n: int) -> tuple[Integers, Intege
     """Return rows and tokens that would complete an n-gram which the row already contains."""
     if tokens.shape[1] < n:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    at = length[:, None] - (n - 1) + np.arange(n - 1)
-    last = np.take_along_axis(tokens, at.clip(0, tokens.shape[1] - 1), 1)  # (rows, n − 1)
+    positions = length[:, None] - (n - 1) + np.arange(n - 1)
+    last = np.take_along_axis(tokens, positions.clip(0, tokens.shape[1] - 1), 1)  # (rows, n − 1)
     rows, starts = np.nonzero(np.arange(tokens.shape[1] - n + 1) + n <= length[:, None])
     for i in range(n - 2, -1, -1):  # from the last token: few starts are left after the first comparison
         if not len(rows):

@@ -98,8 +98,10 @@ class GridBeam(Strategy):
             for candidates in beams.values():
                 ranked = heapq.nlargest(2 * self.width, candidates, key=lambda c: c[0])
                 ended += [(row, value) for value, row, token, _ in ranked[: self.width] if token == end]
-                others = [(row, token, value, state) for value, row, token, state in ranked if token != end]
-                continued += others[: self.width]
+                unfinished = [
+                    (row, token, value, state) for value, row, token, state in ranked if token != end
+                ]
+                continued += unfinished[: self.width]
         return Choice(
             np.array([c[0] for c in continued], np.int64),
             np.array([c[1] for c in continued], np.int64),

@@ -7,14 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from regard import arguments
-from regard.attention.position import Learned
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.search import torch_model
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
+from regard.models.encoder import max_positions
 
 
 @dataclass(frozen=True)
@@ -88,15 +86,6 @@ class LengthLimiter:
             if any(_contains(phrase, forbidden) for phrase in task.required):
                 raise OptionError(f"a required word of {name} is also forbidden; leave it out of one of them")
         return task
-
-
-def max_positions(module: Any) -> int | None:
-    """Return the number of learned positions of an encoder or decoder; None if it has none."""
-    # An encoder may consist of two, one on top of the other.
-    modules = module, getattr(module, "below", None), getattr(module, "above", None)
-    encodings = [x for each in modules if isinstance(x := getattr(each, "position", None), nn.Module)]
-    tables = [table for encoding in encodings for table in encoding.modules() if isinstance(table, Learned)]
-    return min((table.maxlen for table in tables), default=None)
 
 
 def _contains(phrase: list[int], part: tuple[int, ...]) -> bool:

@@ -101,14 +101,14 @@ class Search:
             task.open_groups, task.hypotheses = 0, []
         ids = set(map(id, cancelled))
         removed = np.array([id(task) in ids for task in self.groups.tasks])
-        kept = np.flatnonzero(~removed[self.rows.group])
-        states = self.rows.states and [self.rows.states[i] for i in kept.tolist()]
-        self.rows, self.last_tokens = self.rows.keep(kept), self.last_tokens[kept]
+        remaining = np.flatnonzero(~removed[self.rows.group])
+        states = self.rows.states and [self.rows.states[i] for i in remaining.tolist()]
+        self.rows, self.last_tokens = self.rows.keep(remaining), self.last_tokens[remaining]
         self.rows.states = states
         self.rows.group = (np.cumsum(~removed) - 1)[self.rows.group]
         self.groups = self.groups.keep(~removed)
-        if len(kept):
-            self.state = self.state.reorder(self._on_device(kept))
+        if len(remaining):
+            self.state = self.state.reorder(self._on_device(remaining))
         return cancelled
 
     def _candidates(self) -> tuple[Floats, Integers]:
@@ -151,9 +151,9 @@ class Search:
             length = int(self.groups.length[self.rows.group[row]])  # with the end-of-sentence token
             self._store(row, self.rows.tokens[row, : length - 1].tolist(), log_p, ended=True)
 
-    def _store_cut_off(self, choice: Choice, here: Flags) -> None:
+    def _store_cut_off(self, choice: Choice, at_limit: Flags) -> None:
         """At the length limit, store the best rows in place of hypotheses that did not end."""
-        for i in np.flatnonzero(here).tolist():
+        for i in np.flatnonzero(at_limit).tolist():
             row = int(choice.rows[i])
             group = int(self.rows.group[row])
             task, length = self.groups.tasks[group], int(self.groups.length[group])

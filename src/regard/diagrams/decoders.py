@@ -19,8 +19,8 @@ from regard.diagrams.graph import Node, numbered
 from regard.models.cross_attention import (
     AdditiveCrossAttention,
     BilinearCrossAttention,
-    ParameterisedCrossAttention,
-    SimpleCrossAttention,
+    DotCrossAttention,
+    ProjectedCrossAttention,
 )
 from regard.models.decoder import BahdanauDecoder, CopiedInitialState, InputFeedingDecoder, RecurrentDecoder
 from regard.models.transformer import TransformerDecoder
@@ -28,8 +28,8 @@ from regard.models.transformer import TransformerDecoder
 NAMES: dict[type, str] = {
     AdditiveCrossAttention: "additive attention",
     BilinearCrossAttention: "bilinear attention",
-    ParameterisedCrossAttention: "parameterised attention",
-    SimpleCrossAttention: "dot-product attention",
+    ProjectedCrossAttention: "projected attention",
+    DotCrossAttention: "dot-product attention",
 }
 SHORT_CIRCUIT = "Attention is a short-circuit: every source state reaches every target step over one edge."
 BOTTLENECK = "Without attention, all of the source passes through one vector."

@@ -16,9 +16,9 @@ from regard.models.attention_options import ChannelPosition, NoPosition, Normali
 from regard.models.encoder import (
     ConvolutionalEncoder,
     EmbeddingEncoder,
-    KimEncoder,
     RecurrentEncoder,
     StackedEncoder,
+    TextCnnEncoder,
 )
 from regard.models.transformer import TransformerEncoder, TransformerLayer
 
@@ -149,7 +149,7 @@ def describe_encoder(encoder: nn.Module) -> str:
         return f"self-attention on {describe_encoder(encoder.below)}".removesuffix(" encoder") + " encoder"
     kinds: list[tuple[type, str]] = [
         (TransformerEncoder, "Transformer encoder"),
-        (KimEncoder, "convolutions"),
+        (TextCnnEncoder, "convolutions"),
     ]
     kinds += [(ConvolutionalEncoder, "convolutional encoder"), (EmbeddingEncoder, "bag of words")]
     return next((name for kind, name in kinds if isinstance(encoder, kind)), type(encoder).__name__)
@@ -174,7 +174,7 @@ def _draw_layers(part: Part, encoder: nn.Module) -> None:
         kernels: list[Any] = list(encoder.layers)
         _convolution_row(part, [kernels[0].kernel], f"convolution, kernel {kernels[0].kernel}, residual")
         part.repeat(part.row, len(kernels))
-    elif isinstance(encoder, KimEncoder):
+    elif isinstance(encoder, TextCnnEncoder):
         kernels = [layer.kernel for layer in encoder.layers]  # type: ignore[union-attr]
         _convolution_row(part, kernels, f"convolutions, kernels {', '.join(map(str, kernels))}")
     elif isinstance(encoder, StackedEncoder):

@@ -46,10 +46,9 @@ class AlignmentScore:
 
     def __str__(self) -> str:
         return (
-            f"AER {self.aer:.4f}, precision {self.precision:.4f}, recall {self.recall:.4f}\n"
-            f"{self.sentences:,} sentences: {self.predicted:,} links predicted; gold has {self.sure:,} sure "
-            f"and "
-            f"{self.possible - self.sure:,} further possible links"
+            f"AER {self.aer:.4f}, precision {self.precision:.4f}, recall "
+            f"{self.recall:.4f}\n{self.sentences:,} sentences: {self.predicted:,} links predicted; gold has "
+            f"{self.sure:,} sure and {self.possible - self.sure:,} further possible links"
         )
 
 

@@ -10,9 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-WORD = re.compile(
-    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
-)  # CJK: each character is a word
+# CJK: each character is a word.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 MIN_WORDS = 4  # lines with fewer distinct words match a neighbouring line by chance
 MIN_WORDS_SEARCH = 6  # lines with fewer match some line of the whole file by chance
 SUBWORDS = {"'@@' of BPE": r"@@(?= |$)", "'▁' of SentencePiece": "▁", "'##' of WordPiece": r"(?<= )##\w"}

@@ -187,9 +187,8 @@ def _read_mask(
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
         raise OptionError(
             f"{_describe(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; "
-            "attention_mask is "
-            "(batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk), boolean with True for allowed or float "
-            "to be added"
+            "attention_mask is (batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk), boolean with True "
+            "for allowed or float to be added"
         )
     aligned = statically_true(Tq == Tk)
     if given.dtype == torch.bool:
@@ -260,8 +259,7 @@ def _with_change(
         if not aligned and uses_distances(option):
             raise OptionError(
                 f"{_describe(module)}: {kind}={option} of {name!r} needs the positions of queries among the "
-                "keys, "
-                "and this is cross-attention or a 4-D mask with a cache; leave it out here with "
+                "keys, and this is cross-attention or a 4-D mask with a cache; leave it out here with "
                 f"layers={{'…': {{'{kind}': None}}}}, or pass a 2-D attention_mask"
             )
         if uses_key_indices(option) and not (isinstance(first_key, int) and first_key == 0):

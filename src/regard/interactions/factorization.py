@@ -1,4 +1,7 @@
-"""Matrix factorisation and factorisation machines: interactions through K latent factors."""
+"""Matrix factorisation and factorisation machines: interactions through K latent factors.
+
+scikit-learn reads the parameters of an estimator from the signature of `__init__`, so each class spells them.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,8 @@ class _MatrixFactorization(Interaction):
         batch: int = 256,
         random_state: Any = 0,
     ) -> None:
-        self.factors, self.split, self.biases, self.penalty, self.intercept = (
-            factors,
-            split,
-            biases,
-            penalty,
-            intercept,
-        )
+        self.factors, self.split, self.biases = factors, split, biases
+        self.penalty, self.intercept = penalty, intercept
         self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
         self.rate, self.batch, self.random_state = rate, batch, random_state
 
@@ -99,13 +97,8 @@ class _FactorizationMachine(Interaction):
         batch: int = 256,
         random_state: Any = 0,
     ) -> None:
-        self.factors, self.form, self.linear, self.penalty, self.intercept = (
-            factors,
-            form,
-            linear,
-            penalty,
-            intercept,
-        )
+        self.factors, self.form, self.linear = factors, form, linear
+        self.penalty, self.intercept = penalty, intercept
         self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
         self.rate, self.batch, self.random_state = rate, batch, random_state
 

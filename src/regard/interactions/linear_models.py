@@ -1,4 +1,7 @@
-"""The linear model, and the polynomial model with one weight per pair of predictors."""
+"""The linear model, and the polynomial model with one weight per pair of predictors.
+
+scikit-learn reads the parameters of an estimator from the signature of `__init__`, so each class spells them.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,8 @@ class _Linear(Interaction):
         random_state: Any = 0,
     ) -> None:
         self.penalty, self.intercept, self.solver, self.groups = penalty, intercept, solver, groups
-        self.max_iter, self.tol, self.rate, self.batch, self.random_state = (
-            max_iter,
-            tol,
-            rate,
-            batch,
-            random_state,
-        )
+        self.max_iter, self.tol, self.random_state = max_iter, tol, random_state
+        self.rate, self.batch = rate, batch
 
     def _formula(self, width: int) -> Formula:
         return LinearFormula()
@@ -69,13 +67,8 @@ class _Polynomial2(Interaction):
         random_state: Any = 0,
     ) -> None:
         self.linear, self.penalty, self.intercept, self.solver = linear, penalty, intercept, solver
-        self.max_iter, self.tol, self.rate, self.batch, self.random_state = (
-            max_iter,
-            tol,
-            rate,
-            batch,
-            random_state,
-        )
+        self.max_iter, self.tol, self.random_state = max_iter, tol, random_state
+        self.rate, self.batch = rate, batch
 
     def _formula(self, width: int) -> Formula:
         return LinearFormula()  # linear in the products of the predictors

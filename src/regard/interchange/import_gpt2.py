@@ -62,8 +62,7 @@ def _config(theirs: Any) -> dict[str, Any]:
     if theirs.layer_norm_epsilon != EPSILON:
         raise FolderError(
             f"this GPT-2 has layer_norm_epsilon {theirs.layer_norm_epsilon}, and regard's layer norm has "
-            f"{EPSILON}; "
-            "import another model"
+            f"{EPSILON}; import another model"
         )
     activation = {name: ours for ours, name in ACTIVATIONS.items()} | {
         "gelu_pytorch_tanh": "gelu-tanh",

@@ -80,8 +80,7 @@ class AutoregressiveOptions(ModelOptions):
             if source_vocab != target_vocab:
                 raise OptionError(
                     f"tie: all shares one table between {source_vocab} source and {target_vocab} target "
-                    "tokens; "
-                    "use a joint tokenizer, or tie: target"
+                    "tokens; use a joint tokenizer, or tie: target"
                 )
             source.table = target.table
         encoder = build_encoder(self.encoder, self.dim, self.dropout)

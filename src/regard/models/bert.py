@@ -109,8 +109,8 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
             f"{pooling} does not pool by the mean of tokens, and only that is imported; choose another model"
         )
     most = theirs["max_position_embeddings"]
-    said = folder / "sentence_bert_config.json"
-    longest = read_json(said).get("max_seq_length") if said.is_file() else None
+    options = folder / "sentence_bert_config.json"
+    longest = read_json(options).get("max_seq_length") if options.is_file() else None
     return theirs, min(most, longest) if isinstance(longest, int) else most
 
 
@@ -126,12 +126,12 @@ def _config(folder: Path, theirs: dict[str, Any], longest: int) -> dict[str, Any
         "norm_eps": float(theirs.get("layer_norm_eps", 1e-12)),
         "attention_dropout": float(theirs.get("attention_probs_dropout_prob", 0.0)),
     }
-    given = {
+    options = {
         "dim": theirs["hidden_size"],
         "scale_embeddings": False,
         "dropout": float(theirs.get("hidden_dropout_prob", 0.0)),
     }
-    return complete(folder / "config.json", "embedder", given | {"encoder": encoder, "prepend_bos": True})
+    return complete(folder / "config.json", "embedder", options | {"encoder": encoder, "prepend_bos": True})
 
 
 def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[int]]:
@@ -139,25 +139,28 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[in
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise FolderError(f"{folder} has no tokenizer.json; the folder is incomplete, so copy it again")
-    found = read_json(path)
+    file = read_json(path)
     try:
-        numbers: dict[str, int] = found["model"]["vocab"]
+        numbers: dict[str, int] = file["model"]["vocab"]
         first = [numbers[name] for name in NAMES]
-        if found["model"]["type"] != "WordPiece":
+        if file["model"]["type"] != "WordPiece":
             raise KeyError("WordPiece")
     except (KeyError, TypeError) as error:
         raise FolderError(
             f"{path} is no WordPiece vocabulary with {', '.join(NAMES)} ({error}); only such is imported"
         ) from None
-    rest = [number for number in sorted(numbers.values()) if number not in first]
-    names = {number: piece for piece, number in numbers.items()}
-    # Text never spells a special piece, as text never does here: the space keeps "[MASK]" from being found.
-    special = {token["id"] for token in found.get("added_tokens") or [] if token.get("special")}
-    pieces = [*SPECIALS, *(f"< {names[number]} >" if number in special else names[number] for number in rest)]
-    found["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "unk_token": SPECIALS[UNK]}
-    found |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    other_ids = [number for number in sorted(numbers.values()) if number not in first]
+    piece_of = {number: piece for piece, number in numbers.items()}
+    # Text must never encode to a special token: with a space in its name, "[MASK]" in a text cannot match it.
+    special = {token["id"] for token in file.get("added_tokens") or [] if token.get("special")}
+    pieces = [
+        *SPECIALS,
+        *(f"< {piece_of[number]} >" if number in special else piece_of[number] for number in other_ids),
+    ]
+    file["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "unk_token": SPECIALS[UNK]}
+    file |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     try:
-        tokenizer = Tokenizer(json.dumps(found))
+        tokenizer = Tokenizer(json.dumps(file))
     except DataError as error:
         raise FolderError(f"{path}: {error}") from None
     if max(numbers.values()) >= theirs["vocab_size"]:
@@ -165,7 +168,7 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[in
             f"{path} has ids up to {max(numbers.values())} and config.json vocab_size "
             f"{theirs['vocab_size']}; copy the folder again"
         )
-    return tokenizer, [*first, *rest]
+    return tokenizer, [*first, *other_ids]
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -179,20 +182,20 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _fill(model: Any, found: dict[str, Tensor], theirs: dict[str, Any], rows: list[int]) -> None:
+def _fill(model: Any, weights: dict[str, Tensor], theirs: dict[str, Any], rows: list[int]) -> None:
     position = model.encoder.position
     try:
         words, types = (
-            found["embeddings.word_embeddings.weight"],
-            found.get("embeddings.token_type_embeddings.weight"),
+            weights["embeddings.word_embeddings.weight"],
+            weights.get("embeddings.token_type_embeddings.weight"),
         )
-        table = found["embeddings.position_embeddings.weight"][: position.position.maxlen]
+        table = weights["embeddings.position_embeddings.weight"][: position.position.maxlen]
         model.source.table.weight.copy_(words[rows])
         position.position.weight.copy_(table if types is None else table + types[0])
-        _copy(position.norm, found, "embeddings.LayerNorm")
+        _copy(position.norm, weights, "embeddings.LayerNorm")
         for i, layer in enumerate(model.encoder.layers):
             for ours, name in PARTS.items():
-                _copy(layer.get_submodule(ours), found, f"encoder.layer.{i}.{name}")
+                _copy(layer.get_submodule(ours), weights, f"encoder.layer.{i}.{name}")
     except KeyError as error:
         raise FolderError(
             f"the weights have no {error}; the folder is incomplete, so copy it again"
@@ -210,15 +213,15 @@ def refuse_pickle(folder: Path) -> None:
     if any(folder.glob("*.bin")):
         raise FolderError(
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is "
-            "read; "
-            "convert it to model.safetensors, with save_pretrained where you trust it, and give that folder"
+            "read; convert it to model.safetensors, with save_pretrained where you trust it, and give that "
+            "folder"
         )
     raise FolderError(f"{folder} has no model.safetensors; the folder is incomplete, so copy it again")
 
 
-def _copy(part: Any, found: dict[str, Tensor], name: str) -> None:
-    part.weight.copy_(found[f"{name}.weight"])
-    part.bias.copy_(found[f"{name}.bias"])
+def _copy(part: Any, weights: dict[str, Tensor], name: str) -> None:
+    part.weight.copy_(weights[f"{name}.weight"])
+    part.bias.copy_(weights[f"{name}.bias"])
 
 
 def _name(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Character features of words, for taggers: they tell unseen words apart, which are all UNK otherwise.
 
-Characters are UTF-8 bytes (data/spelled_tokenizer.py), so any script works and there is no character
+Characters are UTF-8 bytes (data/word_character_tokenizer.py), so any script works and there is no character
 vocabulary.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.data.spelled_tokenizer import BYTES
 from regard.data.tokenizer import EOS, PAD, UNK
+from regard.data.word_character_tokenizer import BYTES
 
 SHAPE_FEATURES = 7  # see `word_shape`
 
 
 def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split the rows of a spelled tokenizer, in which each word id is followed by the bytes of the word.
+    """Split the rows of a word-character tokenizer: each word id is followed by the bytes of the word.
 
     Args:
         source: (batch, S).

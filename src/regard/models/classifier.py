@@ -165,9 +165,8 @@ def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement
     total = wrong if not smoothing else (1 - smoothing) * wrong - smoothing * log_p.mean(-1).sum(-1).mean()
     if agreement:
         one, other = log_p
-        total = (
-            total + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum()
-        )  # KL in both directions
+        # KL in both directions.
+        total = total + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum()
     return Loss(total, wrong.detach(), len(labels))
 
 

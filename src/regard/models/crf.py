@@ -43,12 +43,12 @@ def rules(tags: Sequence[str], scheme: Scheme | None = None) -> Transitions:
     """0 where the tagging scheme allows a transition, −∞ where not."""
     scheme = scheme_of(tags) if scheme is None else scheme
     allow = lambda rows: torch.tensor(rows, dtype=torch.bool)  # noqa: E731
-    found = (
+    allowed = (
         allow([scheme.legal(None, tag) for tag in tags]),
         allow([[scheme.legal(before, after) for after in tags] for before in tags]),
         allow([scheme.legal(tag, None) for tag in tags]),
     )
-    return Transitions(*(torch.zeros(each.shape).masked_fill(~each, -torch.inf) for each in found))
+    return Transitions(*(torch.zeros(matrix.shape).masked_fill(~matrix, -torch.inf) for matrix in allowed))
 
 
 def none(count: int) -> Transitions:
@@ -77,12 +77,12 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Tr
         return emissions.new_zeros(len(emissions))
     inside = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]  # (batch, T)
     tags = tags.masked_fill(~inside, 0)
-    each = emissions.gather(-1, tags[..., None])[..., 0].masked_fill(~inside, 0)
+    emitted = emissions.gather(-1, tags[..., None])[..., 0].masked_fill(~inside, 0)
     between = transitions.between[tags[:, :-1], tags[:, 1:]].masked_fill(~inside[:, 1:], 0)
     last = tags.gather(1, (lengths[:, None] - 1).clamp(min=0))[:, 0]
-    return (each.sum(1) + between.sum(1) + transitions.start[tags[:, 0]] + transitions.end[last]).masked_fill(
-        lengths == 0, 0
-    )
+    return (
+        emitted.sum(1) + between.sum(1) + transitions.start[tags[:, 0]] + transitions.end[last]
+    ).masked_fill(lengths == 0, 0)
 
 
 def log_sum(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
@@ -114,14 +114,14 @@ def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tup
     score = transitions.start + emissions[:, 0]
     previous: list[Tensor] = []  # for each step and tag, the best tag before it
     for t in range(1, emissions.shape[1]):
-        best, where = (score[:, :, None] + transitions.between).max(1)
+        best, best_previous = (score[:, :, None] + transitions.between).max(1)
         inside = (t < lengths)[:, None]
         score = torch.where(inside, best + emissions[:, t], score)
-        previous.append(where.masked_fill(~inside, -1))
+        previous.append(best_previous.masked_fill(~inside, -1))
     score, last = (score + transitions.end).max(1)
     path = [last]
-    for where in reversed(previous):
-        before = where.gather(1, path[-1][:, None])[:, 0]
+    for best_previous in reversed(previous):
+        before = best_previous.gather(1, path[-1][:, None])[:, 0]
         path.append(torch.where(before < 0, path[-1], before))  # after the end, the last tag is kept
     best = torch.stack(path[::-1], 1)  # (batch, T)
     after = torch.arange(best.shape[1], device=best.device) >= lengths[:, None]

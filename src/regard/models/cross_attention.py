@@ -24,18 +24,19 @@ CROSS_ATTENTIONS: Registry[Callable[[int, int, int | None], Any]] = Registry("at
 CROSS_ATTENTIONS.add("none")(lambda query_width, memory_width, width: None)
 
 
-class SimpleCrossAttention(nn.Module):
-    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): a dot product without parameters; both widths are
-    equal.
+class DotCrossAttention(nn.Module):
+    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): a dot product (Luong et al. 2015, "dot").
+
+    *Deep Learning IX* calls it simple attention. It has no parameters, so both widths must be equal.
     """
 
     def __init__(self, query_width: int, memory_width: int) -> None:
         super().__init__()
         if query_width != memory_width:
             raise ShapeError(
-                f"simple attention multiplies decoder states of width {query_width} with encoder states of "
-                "width "
-                f"{memory_width}; make the widths equal, or use attention: parameterised, which maps both"
+                f"dot-product attention multiplies decoder states of width {query_width} with encoder "
+                f"states of width {memory_width}; make the widths equal, or use attention: projected, "
+                "which maps both"
             )
         self.width = memory_width
 
@@ -43,9 +44,12 @@ class SimpleCrossAttention(nn.Module):
         return _attend(query, memory.states, memory.states, memory, DOT)
 
 
-@CROSS_ATTENTIONS.add("parameterised")
-class ParameterisedCrossAttention(nn.Module):
-    """a(t) = (W^K [y^e])ᵀ (W^Q y^d(t)), y^a(t) = (W^V [y^e]) softmax(a(t))."""
+@CROSS_ATTENTIONS.add("projected")
+class ProjectedCrossAttention(nn.Module):
+    """a(t) = (W^K [y^e])ᵀ (W^Q y^d(t)), y^a(t) = (W^V [y^e]) softmax(a(t)): query, key and value projections.
+
+    *Deep Learning IX* calls it parameterised attention.
+    """
 
     def __init__(self, query_width: int, memory_width: int, width: int | None = None) -> None:
         super().__init__()
@@ -88,7 +92,7 @@ class AdditiveCrossAttention(nn.Module):
         return _attend(query, projected, memory.states, memory, ProjectedAdditive(self.energy))
 
 
-CROSS_ATTENTIONS.add("simple")(lambda query, memory, width: SimpleCrossAttention(query, memory))
+CROSS_ATTENTIONS.add("dot")(lambda query, memory, width: DotCrossAttention(query, memory))
 CROSS_ATTENTIONS.add("bilinear")(lambda query, memory, width: BilinearCrossAttention(query, memory))
 
 

@@ -40,10 +40,11 @@ class RecurrentDecoderOptions(DecoderOptions):
         default=None, description="width of the last layer, where it differs; null: width"
     )
     attention: Annotated[str, NameOf(CROSS_ATTENTIONS)] = Field(
-        default="none", description="attention to the encoder's states"
+        default="none",
+        description="attention to the encoder's states; in lectures, dot is simple, projected parameterised",
     )
     attention_width: Size | None = Field(
-        default=None, description="width of queries, keys and values of a parameterised attention"
+        default=None, description="width of queries, keys and values of a projected attention"
     )
     input_feeding: bool = Field(
         default=False,
@@ -81,22 +82,19 @@ class RecurrentDecoderOptions(DecoderOptions):
         elif self.shared_recurrence:
             yield from self._check_shared(dim, encoder, place)
         memory_width = None if encoder is None else encoder.width_of(dim)
-        if self.attention == "simple" and memory_width not in (None, self.width_of(dim)):
+        if self.attention == "dot" and memory_width not in (None, self.width_of(dim)):
             yield (
-                f"{place}.attention is simple, a dot product, and the encoder's states are {memory_width} "
-                "wide, "
-                f"the decoder's {self.width_of(dim)}; take attention: parameterised, which maps both, or "
-                "equal widths"
+                f"{place}.attention is dot, and the encoder's states are {memory_width} wide, the decoder's "
+                f"{self.width_of(dim)}; take attention: projected, which maps both, or equal widths"
             )
         if self.attention == "none" and self.input_feeding:
             yield (
                 f"{place}.input_feeding is true and attention is none: there is nothing to feed; "
                 "choose an attention"
             )
-        if self.attention_width and self.attention != "parameterised":
+        if self.attention_width and self.attention != "projected":
             yield (
-                f"{place}.attention_width is for attention: parameterised, and attention is "
-                f"{self.attention}; "
+                f"{place}.attention_width is for attention: projected, and attention is {self.attention}; "
                 "leave it out"
             )
         if self.last_width and self.layers == 1:
@@ -113,8 +111,7 @@ class RecurrentDecoderOptions(DecoderOptions):
         if self.shared_recurrence:
             yield (
                 f"{place}.shared_recurrence shares the encoder's recurrence, and a language model has no "
-                "encoder; "
-                "leave it out"
+                "encoder; leave it out"
             )
 
     def _check_shared(self, dim: int, encoder: EncoderOptions, place: str) -> Iterator[str]:
@@ -125,9 +122,9 @@ class RecurrentDecoderOptions(DecoderOptions):
         if encoder.bidirectional:
             yield f"{start}, and a decoder runs in one direction only; set model.encoder.bidirectional: false"
         for key in ("cell", "layers"):
-            theirs, own = getattr(encoder, key), getattr(self, key)
-            if theirs != own:
-                yield f"{start}, and the encoder's {key} is {theirs} and the decoder's {own}; make them equal"
+            values = getattr(encoder, key), getattr(self, key)
+            if values[0] != values[1]:
+                yield f"{start}, and {key} is {values[0]} in the encoder, {values[1]} in the decoder; use one"
         if encoder.width_of(dim) != (self.width or dim) or self.last_width:
             yield f"{start}, and encoder and decoder differ in width; give both the same, and no last_width"
         if self.input_feeding:

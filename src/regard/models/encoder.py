@@ -26,9 +26,13 @@ from regard.models.transformer import TransformerEncoder, TransformerOptions
 Cell = Literal["rnn", "gru", "lstm"]
 
 
-def max_positions(encoder: nn.Module) -> int | None:
-    """Return how many tokens an encoder can read: the rows of its learned position table, or None."""
-    return min((module.maxlen for module in encoder.modules() if isinstance(module, Learned)), default=None)
+def max_positions(part: Any) -> int | None:
+    """Return how many tokens an encoder or decoder can read: the rows of its smallest learned position table.
+
+    None if it has no such table, or if `part` is not a module (a model without an encoder).
+    """
+    modules = part.modules() if isinstance(part, nn.Module) else ()
+    return min((module.maxlen for module in modules if isinstance(module, Learned)), default=None)
 
 
 @ENCODERS.add("recurrent")
@@ -197,11 +201,11 @@ class EmbeddingEncoder(nn.Module):
         return Memory(self.dropout(x), lengths)
 
 
-@ENCODERS.add("kim")
-class KimEncoderOptions(EncoderOptions):
-    """Convolutions of several widths side by side (Kim 2014), for max pooling."""
+@ENCODERS.add("text-cnn")
+class TextCnnEncoderOptions(EncoderOptions):
+    """TextCNN: convolutions of several widths side by side (Kim 2014), for max pooling."""
 
-    kind: Literal["kim"] = "kim"
+    kind: Literal["text-cnn"] = "text-cnn"
     kernels: Annotated[list[Size], Field(min_length=1)] = Field(
         default=[3, 4, 5], description="kernel widths, in tokens"
     )
@@ -211,11 +215,11 @@ class KimEncoderOptions(EncoderOptions):
     def width_of(self, dim: int) -> int:
         return self.width * len(self.kernels)
 
-    def build_encoder(self, dim: int, dropout: float) -> KimEncoder:
-        return KimEncoder(dim, self.width, self.kernels, dropout=dropout)
+    def build_encoder(self, dim: int, dropout: float) -> TextCnnEncoder:
+        return TextCnnEncoder(dim, self.width, self.kernels, dropout=dropout)
 
 
-class KimEncoder(nn.Module):
+class TextCnnEncoder(nn.Module):
     """Convolutions of several widths, relu(conv_k(x)), concatenated: detectors of k-grams (Kim 2014)."""
 
     def __init__(self, dim: int, width: int, kernels: Sequence[int], *, dropout: float = 0.0) -> None:

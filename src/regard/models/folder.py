@@ -96,8 +96,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
         if config[f"{side}_vocabulary"] not in (None, len(tokenizer)):
             raise FolderError(
                 f"{folder} was trained with {config[f'{side}_vocabulary']} {side} tokens and its tokenizer "
-                f"has {len(tokenizer)}; "
-                "the tokenizer belongs to another model, so copy the folder again"
+                f"has {len(tokenizer)}; the tokenizer belongs to another model, so copy the folder again"
             )
     model = _filled(folder, config)
     model.source_tokenizer, model.target_tokenizer = source, target
@@ -219,8 +218,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("kind") == "recommender":
         raise FolderError(
             f"{folder} is a recommender: use it with `regard recommend --model {for_shell(folder)}`, or in "
-            "Python with "
-            "regard.interactions.Recommender.load"
+            "Python with regard.interactions.Recommender.load"
         )
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)
     if missing:
@@ -231,14 +229,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config["format"] != FORMAT:
         raise FolderError(
             f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this "
-            "regard reads "
-            f"format {FORMAT}; install that version, or train again"
+            f"regard reads format {FORMAT}; install that version, or train again"
         )
     if not known_kind(config["kind"]):
         raise FolderError(
             f"{folder} is a {config['kind']!r:.60} (regard {config.get('regard', '?')!s:.40}), which this "
-            "regard does not know; "
-            f"it knows {', '.join(COMMANDS)}, so install the version that wrote it"
+            f"regard does not know; it knows {', '.join(COMMANDS)}, so install the version that wrote it"
         )
     return check_config(folder / "config.json", config)
 

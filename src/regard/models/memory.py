@@ -37,8 +37,8 @@ class Memory(NamedTuple):
             return self.states.sum(1)  # no tokens: zeros
         if self.lengths is None:
             return self.states[:, -1]
-        at = (self.lengths - 1).clamp(min=0)
-        return self.states[torch.arange(len(at), device=at.device), at]
+        last = (self.lengths - 1).clamp(min=0)
+        return self.states[torch.arange(len(last), device=last.device), last]
 
     def mean(self) -> Tensor:
         """The mean of the states without padding: (batch, width)."""
@@ -75,9 +75,8 @@ class DecoderState:
     hidden: RecurrentState = field(default_factory=list)  # of every recurrent layer
     context: Tensor | None = None  # y^a(t−1), for input feeding
     projected: Tensor | None = None  # U h of every source token, for Bahdanau's attention
-    caches: list[tuple[Cache, Cache]] = field(
-        default_factory=list
-    )  # of every layer: self-attention, cross-attention
+    # Of every layer: self-attention, cross-attention.
+    caches: list[tuple[Cache, Cache]] = field(default_factory=list)
     length: int = 0  # tokens in the caches
 
     def reorder(self, rows: Tensor) -> DecoderState:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.conll_reader import one_word
-from regard.data.spelled_tokenizer import BYTES
 from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans
 from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
+from regard.data.word_character_tokenizer import BYTES
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.models.character_features import CharacterFeatures, drop_words, split_characters
@@ -56,7 +56,7 @@ class TaggerOptions(TextModelOptions):
     kind: Literal["tagger"] = "tagger"
     encoder: EncoderOptions = Field(default=RecurrentEncoderOptions(cell="lstm"), description="the encoder")
     characters: CharacterOptions | None = Field(
-        default=None, description="features of the characters; needs tokenizer.kind spelled"
+        default=None, description="features of the characters; needs tokenizer.kind word-characters"
     )
     subwords: bool = Field(
         default=False,
@@ -80,8 +80,7 @@ class TaggerOptions(TextModelOptions):
         if self.characters and width < 1:
             raise OptionError(
                 f"model.characters.width {self.characters.width} leaves nothing of dim {self.dim} for the "
-                "word; "
-                "make dim larger"
+                "word; make dim larger"
             )
         words = source_vocab // 2 if self.subwords else source_vocab
         source = Embedding.scaled(
@@ -99,11 +98,11 @@ class TaggerOptions(TextModelOptions):
 class Tagger(Model):
     """p(tags | words), by a CRF over tag sequences or independently for each word.
 
-    Source rows are words, or with `characters` words and their bytes (data/spelled_tokenizer.py): a word's
-    embedding and its character features are concatenated. In training, words are replaced by UNK with
-    probability `word_dropout`. With `constrain`, a CRF is trained over well-formed sequences only; decoding
-    is always restricted to them, also without a CRF. With `recall`, training raises the score of O by this
-    margin where the gold tag is not O (recall-oriented softmax-margin, Mohit et al. 2012).
+    Source rows are words, or with `characters` words and their bytes (data/word_character_tokenizer.py): the
+    embedding of a word and its character features are concatenated. In training, words are replaced by UNK
+    with probability `word_dropout`. With `constrain`, a CRF is trained over well-formed sequences only;
+    decoding is always restricted to them, also without a CRF. With `recall`, training raises the score of O
+    by this margin where the gold tag is not O (recall-oriented softmax-margin, Mohit et al. 2012).
 
     With `subwords`, source rows are sub-word tokens (data/subword_tokenizer.py) and EOS, after BOS with
     `prepend_bos`; the tag of a word is scored from the state of its first token (Devlin et al. 2019, 5.3).

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.data.tokenizer import EOS, PAD
-from regard.models.encoder import KimEncoderOptions
+from regard.models.encoder import TextCnnEncoderOptions
 from regard.models.options import Dropout as DropoutRate
 from regard.models.options import EncoderOptions, ModelOptions, Size
 
@@ -44,7 +44,7 @@ class TextModelOptions(ModelOptions):
         "as dim",
     )
     freeze_vectors: bool = Field(default=False, description="do not train the word vectors")
-    encoder: EncoderOptions = Field(default=KimEncoderOptions(), description="the encoder")
+    encoder: EncoderOptions = Field(default=TextCnnEncoderOptions(), description="the encoder")
 
     def check(self) -> Iterator[str]:
         yield from self.encoder.check(self.dim, "model.encoder")
@@ -59,13 +59,13 @@ def batches(
     """
     room = None if longest is None else longest - 1
     ids = [[*tokens[:room], EOS] for tokens in model.source_tokenizer.encode_batch(list(texts))]
-    order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
+    order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
     start = 0
     while start < len(order):
         width = len(ids[order[start]])
         rows = order[start : start + max(1, batch_tokens // width)]
         start += len(rows)
         tokens = np.full((len(rows), width), PAD)  # one array: a tensor per text takes longer than reading it
-        for place, at in enumerate(rows):
-            tokens[place, : len(ids[at])] = ids[at]
-        yield rows, torch.from_numpy(tokens), torch.tensor([len(ids[at]) for at in rows])
+        for place, index in enumerate(rows):
+            tokens[place, : len(ids[index])] = ids[index]
+        yield rows, torch.from_numpy(tokens), torch.tensor([len(ids[index]) for index in rows])

@@ -164,16 +164,16 @@ class TransformerLayer(nn.Module):
         mask: MaskLike | None = None,
         caches: tuple[Cache, Cache] | None = None,
     ) -> Tensor:
-        own, other = (None, None) if caches is None else caches
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
+        self_cache, cross_cache = (None, None) if caches is None else caches
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=self_cache))
         if self.cross is not None and self.around_cross is not None and memory is not None:
-            cross = self.cross
-            x = self.around_cross(x, lambda x: cross(x, memory.states, mask=memory.finite_mask, cache=other))
+            cross, states, padding = self.cross, memory.states, memory.finite_mask
+            x = self.around_cross(x, lambda x: cross(x, states, mask=padding, cache=cross_cache))
         return self.around_feed(x, self.feed)
 
 
-class TransformerEncoder(nn.Module):
-    """Encoder of Transformer layers: (batch, S, dim), lengths → Memory."""
+class TransformerStack(nn.Module):
+    """Base class of encoder and decoder: position encoding, dropout, layers and the final norm."""
 
     def __init__(
         self,
@@ -187,6 +187,10 @@ class TransformerEncoder(nn.Module):
         self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)
         self.width = layers[0].dim
+
+
+class TransformerEncoder(TransformerStack):
+    """Encoder of Transformer layers: (batch, S, dim), lengths → Memory."""
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.dropout(self.position(x))
@@ -196,23 +200,10 @@ class TransformerEncoder(nn.Module):
         return Memory(self.norm(x), lengths)
 
 
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(TransformerStack):
     """Decoder of Transformer layers with causal self-attention and, given a memory, cross-attention."""
 
     joins = False  # all rows of a cache have one length, so new sentences cannot join a running batch
-
-    def __init__(
-        self,
-        layers: Sequence[TransformerLayer],
-        *,
-        position: nn.Module,
-        norm: nn.Module,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.position, self.dropout, self.norm = position, Dropout(dropout), norm
-        self.layers = nn.ModuleList(layers)
-        self.width = layers[0].dim
 
     def forward(
         self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None

@@ -85,8 +85,8 @@ def align(  # pyright: ignore[reportInconsistentOverload]
         threshold: return every link of at least this weight; by default each target word's strongest.
         mutual: return only links between words that are each other's strongest.
     """
-    left, single = arguments.one_or_more("sources", sources)
-    right, single_target = arguments.one_or_more("targets", targets)
+    source_texts, single = arguments.one_or_more("sources", sources)
+    target_texts, single_target = arguments.one_or_more("targets", targets)
     if single != single_target:
         raise OptionError(
             "sources and targets are two texts or two lists of texts, got one of each; "
@@ -97,11 +97,12 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     translator = as_model(model, "align", to)
     if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
         raise OptionError("align needs a translator with its tokenizers, as regard.load returns it")
-    left = add_target(left, translator, target_of(right, translator, to))
+    source_texts = add_target(source_texts, translator, target_of(target_texts, translator, to))
     links = {
-        i: selection.links(alignment.weights) for i, alignment in align_words(left, right, translator, view)
+        i: selection.links(alignment.weights)
+        for i, alignment in align_words(source_texts, target_texts, translator, view)
     }
-    return links[0] if single else [links[i] for i in range(len(right))]
+    return links[0] if single else [links[i] for i in range(len(target_texts))]
 
 
 def align_words(

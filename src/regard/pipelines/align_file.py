@@ -182,6 +182,11 @@ def load_translator(folder: Path, device: Any) -> Translator:
     return model
 
 
+def load_translators(folder: Path, reverse: Path | None, device: Any) -> tuple[Translator, Translator | None]:
+    """Load the translator, and that of the reverse direction if it is given."""
+    return load_translator(folder, device), None if reverse is None else load_translator(reverse, device)
+
+
 @contextmanager
 def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes to FILE.part; it is renamed to FILE at the end of the block."""

@@ -13,10 +13,10 @@ from regard import arguments
 from regard.attention.watching import Seen, watch
 from regard.decoding.attention_weights import AttentionMaps
 from regard.decoding.batching import evaluation_mode
-from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.classifier import Classifier, predict
 from regard.models.default import as_model
+from regard.models.encoder import max_positions
 from regard.models.text_model import BATCH_TOKENS, batches
 from regard.pipelines.encoder_attention import ATTENTION_TOKENS, encoder_attention
 from regard.pipelines.token_words import Words
@@ -90,8 +90,8 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     _check(model, threshold, batch_tokens)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     not_blank = [i for i, text in enumerate(texts) if text.strip()]
-    kept = truncate(model, [texts[i] for i in not_blank])
-    labels, probabilities = predict(model, kept, batch_tokens, progress=progress)
+    truncated = truncate(model, [texts[i] for i in not_blank])
+    labels, probabilities = predict(model, truncated, batch_tokens, progress=progress)
     results = [Classification("") for _ in texts]
     order = (-probabilities).argsort(1, kind="stable")  # equal ones in the model's order of labels
     rows = zip(not_blank, labels, probabilities.tolist(), order.tolist(), strict=True)
@@ -99,7 +99,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         sure = row[best_first[0]] >= threshold
         results[i] = Classification(label if sure else "", {model.labels[j]: row[j] for j in best_first})
     if attention:
-        for i, maps in zip(not_blank, encoder_attention(kept, model), strict=True):
+        for i, maps in zip(not_blank, encoder_attention(truncated, model), strict=True):
             results[i].attention = maps
     return results[0] if single else results
 

@@ -148,13 +148,15 @@ class ClassifyJob:
 
     def results(self, chunk: Chunk) -> list[ClassifiedLine]:
         texts = [row.text for row in chunk.rows]
-        kept = truncate(self.model, texts)
-        self.truncated += sum(text != original for text, original in zip(kept, texts, strict=True))
+        truncated = truncate(self.model, texts)
+        self.truncated += sum(text != original for text, original in zip(truncated, texts, strict=True))
         options = self.options
-        labels = classify(kept, self.model, threshold=options.threshold, batch_tokens=options.batch_tokens)
+        labels = classify(
+            truncated, self.model, threshold=options.threshold, batch_tokens=options.batch_tokens
+        )
         attention: Sequence[WordWeights | None] = [None] * len(texts)
         if options.attention:
-            attention = word_attention(kept, self.model)
+            attention = word_attention(truncated, self.model)
         return [ClassifiedLine(*line) for line in zip(chunk.rows, labels, attention, strict=True)]
 
 

@@ -14,12 +14,13 @@ from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens
 from regard.decoding.batching import Job, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
-from regard.decoding.limits import Limits, as_limits, max_positions
+from regard.decoding.limits import Limits, as_limits
 from regard.decoding.search import Search, torch_model
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
+from regard.models.encoder import max_positions
 
 MAX_LENGTH = 100  # tokens of a continuation by default
 
@@ -192,10 +193,10 @@ class PromptEncoder:
         max_length = max_length or MAX_LENGTH
         input_ids = [self.newline if self.running_text else BOS, *self._encode(prompt)]
         if self.positions is not None and len(input_ids) + max_length > self.positions:
-            left = max(0, self.positions - len(input_ids))
+            positions_left = max(0, self.positions - len(input_ids))
             raise OptionError(
                 f"this model has {self.positions} positions, and prompt {index + 1} has {len(input_ids)} "
-                f"tokens; set max_length to at most {left}, or shorten the prompt"
+                f"tokens; set max_length to at most {positions_left}, or shorten the prompt"
             )
         return SearchTask(max_length, input_ids, index=index)
 

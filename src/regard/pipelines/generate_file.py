@@ -65,7 +65,7 @@ class GenerateJob:
     def __call__(self, chunk: Chunk) -> list[bytes]:
         prompts = [row.text for row in chunk.rows]
         generations = generate(prompts, self.decoder, **self.options.arguments())
-        lines = [line for each in generations for line in format_lines(each, self.options)]
+        lines = [line for generation in generations for line in format_lines(generation, self.options)]
         if not self.options.json:
             lines = [f"{_LINE_ENDS.sub(' ', line[:-1])}\n" for line in lines]
         return [self._packing.pack("".join(lines).encode("utf-8", "replace"))]

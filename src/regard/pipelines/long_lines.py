@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from regard.data.tokenizer import split_language
-from regard.decoding.limits import max_positions
 from regard.decoding.strategy import Hypothesis
+from regard.models.encoder import max_positions
 from regard.models.target_language import target_languages
 from regard.models.translator import Translator
 from regard.pipelines.sentence_split import Piece, join, pieces

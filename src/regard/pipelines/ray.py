@@ -57,7 +57,7 @@ def _connect(ray: Any) -> None:
     if ray.is_initialized():
         return
     address = os.environ.get("RAY_ADDRESS")
-    where = f"the cluster at RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
+    cluster = f"the cluster at RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
     try:
         if address and ":" in address:  # Ray itself tries for minutes
             host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -72,7 +72,7 @@ def _connect(ray: Any) -> None:
             if address
             else "try again"
         )
-        raise OptionError(f"{where} cannot be reached or started ({reason}); {hint}") from None
+        raise OptionError(f"{cluster} cannot be reached or started ({reason}); {hint}") from None
 
 
 def _results(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str) -> Iterator[list[bytes]]:
@@ -112,7 +112,7 @@ def _translate(
     if key not in _jobs:
         _jobs.clear()  # one model at a time
         _jobs[key] = _load(models[0], options, device)
-    return {"data": _jobs[key](Chunk(first, [Row(*each) for each in rows], digest))}
+    return {"data": _jobs[key](Chunk(first, [Row(*row) for row in rows], digest))}
 
 
 def _load(models: Any, options: TranslateOptions, device: str) -> TranslateJob:

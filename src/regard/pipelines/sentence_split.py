@@ -95,13 +95,13 @@ def _split(text: str, count: Count, limit: int, splits: tuple[Callable[[str], li
     parts = splits[0](text)
     if len(parts) == 1:
         return _split(text, count, limit, splits[1:])
-    groups, left = [""], limit
+    groups, room = [""], limit
     for part, tokens in zip(parts, count([part.rstrip() for part in parts]), strict=True):
-        if groups[-1] and tokens > left:
+        if groups[-1] and tokens > room:
             groups.append("")
-            left = limit
+            room = limit
         groups[-1] += part
-        left -= tokens
+        room -= tokens
     if len(groups) == 1:  # the sum of the parts' tokens is within the limit, but the whole text is not
         half = len(parts) // 2
         groups = ["".join(parts[:half]), "".join(parts[half:])]

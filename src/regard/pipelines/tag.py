@@ -11,13 +11,13 @@ from torch.nn import Module
 
 from regard.arguments import flag, integer, quoted
 from regard.data.conll_reader import one_word
-from regard.data.spelled_tokenizer import SpelledTokenizer
 from regard.data.tag_schemes import spans
+from regard.data.word_character_tokenizer import WordCharacterTokenizer
 from regard.data.word_splitter import Word, WordSplitter
 from regard.decoding.attention_weights import AttentionMaps
-from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.default import as_model
+from regard.models.encoder import max_positions
 from regard.models.tagger import BATCH_TOKENS, Tagger
 from regard.pipelines.encoder_attention import encoder_attention
 
@@ -119,7 +119,7 @@ def word_splitter(model: Tagger) -> Callable[[str], list[Word]]:
     """Return a function that splits texts into words as in the training of a model."""
     source = model.source_tokenizer
     return WordSplitter.like(
-        source.words.vocabulary if isinstance(source, SpelledTokenizer) else source.vocabulary
+        source.words.vocabulary if isinstance(source, WordCharacterTokenizer) else source.vocabulary
     )
 
 

@@ -97,8 +97,10 @@ class Columns(WithoutHeader):
             return "".join(rows) + "\n"
         tags = dict(zip(result.sentence.numbers, result.tags, strict=True))
         separator = result.sentence.separator
-        given = [line.rstrip("\r") for line in result.row.line.split("\n")]
-        written = [f"{line}{separator}{tags[i]}" if i in tags else line for i, line in enumerate(given, 1)]
+        lines_of_row = [line.rstrip("\r") for line in result.row.line.split("\n")]
+        written = [
+            f"{line}{separator}{tags[i]}" if i in tags else line for i, line in enumerate(lines_of_row, 1)
+        ]
         # The last sentence may lack its blank line.
         return "\n".join(written) + ("\n\n" if written[-1].strip() else "\n")
 
@@ -152,8 +154,8 @@ class TagJob:
         return [tagged.attention for tagged in tag(words, self.model, attention=True)]
 
     def _sentence(self, row: Row) -> Sentence:
-        given = (line.rstrip("\r") for line in row.line.split("\n"))
-        return next(Parser("this sentence", self.options.column, None).sentences(given), Sentence())
+        lines_of_row = (line.rstrip("\r") for line in row.line.split("\n"))
+        return next(Parser("this sentence", self.options.column, None).sentences(lines_of_row), Sentence())
 
     def _words(self, row: Row, sentence: Sentence | None) -> list[Word]:
         if sentence is None:
@@ -191,6 +193,6 @@ def check_conll(files: Sequence[Path], column: int) -> None:
     for path in files:
         if path.is_file() and path.stat().st_size:
             with track(path.stat().st_size, f"checking {path.name}", "bytes") as bar:
-                given = (line for block in lines(path, advance=bar.advance) for line in block)
-                for _ in Parser(str(path), column, None).sentences(given):
+                lines_of_row = (line for block in lines(path, advance=bar.advance) for line in block)
+                for _ in Parser(str(path), column, None).sentences(lines_of_row):
                     pass

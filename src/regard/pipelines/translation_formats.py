@@ -116,10 +116,10 @@ class Json(WithoutHeader):
 
     def write(self, result: TranslatedLine) -> str:
         nbest = result.nbest()
-        given: dict[str, Any] = {"source": result.row.text}
+        fields: dict[str, Any] = {"source": result.row.text}
         if self.objects:
-            given = parsed(result.row.line) if result.row.line.strip() else {}
-        record = given | {"translation": nbest[0][0], "score": round(nbest[0][1], 4)}
+            fields = parsed(result.row.line) if result.row.line.strip() else {}
+        record = fields | {"translation": nbest[0][0], "score": round(nbest[0][1], 4)}
         if result.truncated:
             record["truncated"] = True
         if self.nbest:

@@ -14,7 +14,7 @@ from regard.errors import FolderError, OptionError, RecipeError
 from regard.models import bert
 from regard.models import folder as model_folder
 from regard.models.catalog import find_model
-from regard.recipe.messages import show_value
+from regard.recipe.checks import show_value
 from regard.recipe.schema import Data, Tokenizer
 from regard.tasks import TASKS, Task, get_task
 
@@ -44,10 +44,10 @@ def complete_from_pretrained(raw: dict[str, Any], copy: Path | None = None) -> d
     instead of the folder that the recipe names.
     """
     key, name = pretrained_key(raw)
-    given = raw.get("model") or {}
+    model_block = raw.get("model") or {}
     task_name = raw.get("task", "translate")
-    known = isinstance(task_name, str) and task_name in TASKS
-    if name is None or not isinstance(given, dict) or not known:
+    task_exists = isinstance(task_name, str) and task_name in TASKS
+    if name is None or not isinstance(model_block, dict) or not task_exists:
         return raw
     source, task = f"{name} ({key})", get_task(task_name)
     if key == "model.pretrained" and not task.uses_pretrained_encoder:
@@ -62,7 +62,7 @@ def complete_from_pretrained(raw: dict[str, Any], copy: Path | None = None) -> d
         determined = _model_keys(config)
     else:
         determined = _encoder_keys(config, task, source)
-    model = _merge(given, determined, "model", source)
+    model = _merge(model_block, determined, "model", source)
     if key == "model.pretrained":
         model = {**task.pretrained_defaults(), **model}
     return {
@@ -158,7 +158,7 @@ def _encoder_keys(config: PretrainedConfig, task: Task, source: str) -> dict[str
             f"{source} is a {config.kind.replace('-', ' ')}, which has no encoder; "
             "choose a model that has one"
         )
-    if config.tokenizer == "spelled":
+    if config.tokenizer == "word-characters":
         raise RecipeError(
             f"{source} reads words with their characters, so its encoder belongs to that tagger; "
             "fine-tune it with training.start"
@@ -168,18 +168,18 @@ def _encoder_keys(config: PretrainedConfig, task: Task, source: str) -> dict[str
     return keys | task.pretrained_keys(config.tokenizer)
 
 
-def _merge(given: dict[str, Any], determined: dict[str, Any], place: str, source: str) -> dict[str, Any]:
+def _merge(block: dict[str, Any], determined: dict[str, Any], place: str, source: str) -> dict[str, Any]:
     """`determined` with what the recipe may add or change; a contradiction is an error."""
     merged = dict(determined)
-    for key, value in given.items():
-        known = determined.get(key)
+    for key, value in block.items():
+        fixed = determined.get(key)
         if key not in determined or "dropout" in key or key in TRAINING_ONLY:
             merged[key] = value
-        elif isinstance(value, dict) and isinstance(known, dict):
-            merged[key] = _merge(value, known, f"{place}.{key}", source)
-        elif value != known and {"kind": value} != known:
+        elif isinstance(value, dict) and isinstance(fixed, dict):
+            merged[key] = _merge(value, fixed, f"{place}.{key}", source)
+        elif value != fixed and {"kind": value} != fixed:
             raise RecipeError(
-                f"{place}.{key} is {show_value(value)}, and {source} has {show_value(known)}; "
+                f"{place}.{key} is {show_value(value)}, and {source} has {show_value(fixed)}; "
                 f"leave {place}.{key} out (model={{...}} replaces the whole block of a recipe)"
             )
     return merged
@@ -187,19 +187,19 @@ def _merge(given: dict[str, Any], determined: dict[str, Any], place: str, source
 
 def _tokenizer_block(raw: dict[str, Any], config: PretrainedConfig, source: str) -> dict[str, Any]:
     """The tokenizer block; the tokenizer is the model's, so the recipe may not name another one."""
-    given = raw.get("tokenizer")
-    given = given if isinstance(given, dict) else {}
+    block = raw.get("tokenizer")
+    block = block if isinstance(block, dict) else {}
     default, trained = Tokenizer().model_dump(), config.trained_with("tokenizer")
     kinds = ("pretrained", config.tokenizer, trained.get("kind"))
-    kept = {k: v for k, v in given.items() if k in ("dropout", "variants") or k not in default}
-    for key, value in given.items():
+    merged = {k: v for k, v in block.items() if k in ("dropout", "variants") or k not in default}
+    for key, value in block.items():
         allowed = kinds if key == "kind" else (default.get(key), trained.get(key, default.get(key)))
-        if key not in kept and value not in allowed:
+        if key not in merged and value not in allowed:
             raise RecipeError(
                 f"tokenizer.{key} is {show_value(value)}, and {source} brings its own tokenizer "
                 f"({config.tokenizer}); leave it out (tokenizer={{}} replaces the whole block of a recipe)"
             )
-    return {**kept, "kind": "pretrained"}
+    return {**merged, "kind": "pretrained"}
 
 
 def _data_block(raw: dict[str, Any], model: dict[str, Any], config: PretrainedConfig, source: str) -> Any:
@@ -211,10 +211,10 @@ def _data_block(raw: dict[str, Any], model: dict[str, Any], config: PretrainedCo
     if not isinstance(encoder, dict) or not str(encoder.get("position")).startswith("learned"):
         return {"max_length": usual, **data}
     positions = encoder["max_positions"] - 1 - bool(model.get("prepend_bos"))  # without EOS and BOS
-    given = data.get("max_length")
-    if isinstance(given, int) and given > positions and not model.get("characters"):
+    max_length = data.get("max_length")
+    if isinstance(max_length, int) and max_length > positions and not model.get("characters"):
         raise RecipeError(
-            f"data.max_length is {given}, and {source} reads {positions} tokens; "
+            f"data.max_length is {max_length}, and {source} reads {positions} tokens; "
             f"set data.max_length={positions} or less"
         )
-    return data if given is not None else {**data, "max_length": min(positions, usual)}
+    return data if max_length is not None else {**data, "max_length": min(positions, usual)}

@@ -27,9 +27,8 @@ from regard.arguments import instance, integer
 from regard.data.corpora import names as corpus_names
 from regard.errors import RecipeError, for_shell
 from regard.models.build import build as build_model
-from regard.recipe.checks import check_recipe
+from regard.recipe.checks import check_recipe, explain_errors, recipe_error
 from regard.recipe.fine_tuning import MINILM, complete_from_pretrained
-from regard.recipe.messages import explain_errors, recipe_error
 from regard.recipe.schema import Recipe
 from regard.tasks import TASKS, get_task
 
@@ -83,8 +82,8 @@ def load_recipe(
     if validated is not None:
         return validated
     # The file is named only if the problem is its own.
-    own = not overrides or _validate(complete_from_pretrained(raw, pretrained))[0] is None
-    raise recipe_error(problems, where if own else "")
+    file_is_wrong = not overrides or _validate(complete_from_pretrained(raw, pretrained))[0] is None
+    raise recipe_error(problems, where if file_is_wrong else "")
 
 
 def run_name(text: str, default: str) -> str:
@@ -105,11 +104,12 @@ def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int)
     for name, size in (("source_vocab", source_vocab), ("target_vocab", target_vocab)):
         if size is not None or name == "target_vocab":
             integer(name, size)
-    given = dict(model) if "kind" in model else {"encoder": None if source_vocab is None else {}, **model}
+    default = {} if "kind" in model else {"encoder": None if source_vocab is None else {}}
+    raw = {"model": {**default, **model}}
     try:
-        block = Recipe.model_validate({"model": given}).model  # so that errors have the full key
+        block = Recipe.model_validate(raw).model  # so that errors have the full key
     except ValidationError as error:
-        raise recipe_error(explain_errors(error, {"model": given})) from None
+        raise recipe_error(explain_errors(error, raw)) from None
     return build_model(block.model_dump(), source_vocab, target_vocab)
 
 
@@ -121,8 +121,8 @@ def dump_recipe(recipe: Recipe) -> str:
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """Return the dotted keys in which two recipes differ."""
     missing = object()
-    one, other = _flatten(a.model_dump()), _flatten(b.model_dump())
-    return [key for key in {**one, **other} if one.get(key, missing) != other.get(key, missing)]
+    first, second = _flatten(a.model_dump()), _flatten(b.model_dump())
+    return [key for key in {**first, **second} if first.get(key, missing) != second.get(key, missing)]
 
 
 def _flatten(value: Any, path: str = "") -> dict[str, Any]:
@@ -204,8 +204,8 @@ def recipe_files() -> dict[str, Path]:
     replace them.
     """
     variable = os.environ.get(FOLDERS_VARIABLE, "")
-    own = [Path(name).expanduser() for name in variable.split(os.pathsep) if name]
-    folders = [included_folder(), *own, *_folders]
+    from_environment = [Path(name).expanduser() for name in variable.split(os.pathsep) if name]
+    folders = [included_folder(), *from_environment, *_folders]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -245,8 +245,8 @@ def find_recipe(recipe: str | PathLike[str]) -> Path:
         )
     if Path(name).suffix in (".yaml", ".yml") or len(Path(name).parts) != 1:
         raise RecipeError(f"there is no recipe file {name}; `regard recipes` lists the recipes known by name")
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    similar = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}"
     raise RecipeError(f"there is no recipe {name!r}, neither a file nor a known name; {hint}")
 
 

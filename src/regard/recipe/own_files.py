@@ -69,16 +69,16 @@ def recipe_for(
     kind = KINDS[model_kind]
     paths = _check_files(model_kind, files)
     two_files = model_kind == "translator" and len(paths) == 2
-    named: list[Any] = [list(map(str, paths))] if two_files else list(map(str, paths))
-    columns = [o for o in overrides if o.startswith(("data.source=", "data.target="))]
-    given = override({}, columns).get("data", {})
-    rows = get_task(kind.task).row_format.read(named, given.get("source"), given.get("target"))
+    entries: list[Any] = [list(map(str, paths))] if two_files else list(map(str, paths))
+    column_keys = ("data.source=", "data.target=")
+    columns = override({}, [o for o in overrides if o.startswith(column_keys)]).get("data", {})
+    rows = get_task(kind.task).row_format.read(entries, columns.get("source"), columns.get("target"))
     raw = read_yaml(included_folder() / "own-files" / f"{model_kind}.yaml")
     pretrained = _pretrained(overrides)
     if pretrained is not None:
         raw, kind = _fine_tuning(raw, kind)
     raw["name"] = run_name(paths[0].name.partition(".")[0], model_kind)
-    raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
+    raw["data"] = {**raw["data"], "train": entries, **_columns(rows)}
     count, characters = _count(rows)
     if not count:
         raise DataError(f"{paths[0]} has no rows, at most a header; give a file with text")
@@ -86,7 +86,7 @@ def recipe_for(
     raw = override(raw, [*_length(kind, characters), *(kind.large_overrides if large else ())])
     size = "a larger model, because there is much text" if large else "a small model"
     model = f"fine-tuning {pretrained}" if pretrained else size
-    guessed = len(given) < 2 and bool(_columns(rows))
+    guessed = len(columns) < 2 and bool(_columns(rows))
     return raw, _assumptions(override(raw, overrides), kind, count, model) + "\n" + _how_to_change(guessed)
 
 
@@ -128,10 +128,10 @@ def _pretrained(overrides: Sequence[str]) -> str | None:
 def _fine_tuning(raw: dict[str, Any], kind: ModelKind) -> tuple[dict[str, Any], ModelKind]:
     """The recipe and its length for fine-tuning; the pretrained model determines sizes and tokenizer."""
     data = {key: value for key, value in raw["data"].items() if key != "max_length"}
-    kept = {key: value for key, value in raw.items() if key not in ("model", "tokenizer")}
+    other_blocks = {key: value for key, value in raw.items() if key not in ("model", "tokenizer")}
     template = read_yaml(included_folder() / "own-files" / "fine-tuned.yaml")
     shorter = replace(kind, characters_per_token=4.0, tokens_per_step=1024, epochs=4, large_overrides=())
-    return {**kept, "data": data, **template}, shorter
+    return {**other_blocks, "data": data, **template}, shorter
 
 
 def _assumptions(raw: dict[str, Any], kind: ModelKind, count: int, model: str) -> str:

@@ -121,7 +121,7 @@ class Tokenizer(Block):
 
     kind: Annotated[str, NameOf(TOKENIZERS, "pretrained")] = Field(
         default="bpe",
-        description="spelled: words with their characters, for taggers; pretrained: the fine-tuned model's",
+        description="word-characters: words and their bytes, for taggers; pretrained: the fine-tuned model's",
     )
     size: Positive = Field(default=8000, description="maximum vocabulary size, including four special tokens")
     joint: bool = Field(default=True, description="one vocabulary for source and target")
@@ -250,7 +250,7 @@ class _RaisesRecipeError(type(BaseModel)):  # pyright: ignore[reportGeneralTypeI
     """`Recipe(…)` raises a RecipeError of one sentence; `Recipe.model_validate` raises pydantic's error."""
 
     def __call__(cls, *args: Any, **blocks: Any) -> Any:
-        from regard.recipe.messages import explain_errors, recipe_error  # which import this schema
+        from regard.recipe.checks import explain_errors, recipe_error  # which import this schema
 
         try:
             return super().__call__(*args, **blocks)

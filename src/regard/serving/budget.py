@@ -39,8 +39,7 @@ class Budget:
             raise RequestError(
                 422,
                 f"this request may take more than {self.limits.work:,} rows × steps of search, the limit "
-                "here; send "
-                "fewer texts or required phrases, a smaller beam or count, or a lower max_length",
+                "here; send fewer texts or required phrases, a smaller beam or count, or a lower max_length",
             )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from regard.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
-from regard.recipe.messages import did_you_mean, show_value
+from regard.recipe.checks import did_you_mean, show_value
 from regard.serving.http_errors import RequestError
 from regard.serving.request_limits import RequestLimits
 

@@ -29,12 +29,13 @@ class Tag(TextTask):
     def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Use words with character features, and no label smoothing, which a CRF does not support."""
         raw = super().apply_defaults(raw)
-        for key, default in (("tokenizer", {"kind": "spelled"}), ("training", {"smoothing": 0.0})):
+        for key, default in (("tokenizer", {"kind": "word-characters"}), ("training", {"smoothing": 0.0})):
             block = raw.get(key, {})
             if isinstance(block, dict):
                 raw[key] = {**default, **block}
         model, tokenizer = raw.get("model"), raw["tokenizer"]
-        if isinstance(model, dict) and isinstance(tokenizer, dict) and tokenizer.get("kind") == "spelled":
+        has_characters = isinstance(tokenizer, dict) and tokenizer.get("kind") == "word-characters"
+        if isinstance(model, dict) and has_characters:
             raw["model"] = {"characters": {}, **model}
         return raw
 
@@ -86,18 +87,18 @@ def _validate_tokenizer(model: TaggerOptions, kind: str) -> Iterator[str]:
     """Yield a sentence if the tokenizer and model.characters do not go together."""
     if kind == "pretrained":  # the tokenizer and the model block come from one folder
         return
-    if kind not in ("word", "spelled"):
+    if kind not in ("word", "word-characters"):
         yield (
             f"tokenizer.kind is {kind}, and each word has one tag; "
-            "choose spelled (words with character features) or word"
+            "choose word-characters (words with character features) or word"
         )
-    elif kind == "spelled" and model.characters is None:
+    elif kind == "word-characters" and model.characters is None:
         yield (
-            "tokenizer.kind is spelled and model.characters is null; "
+            "tokenizer.kind is word-characters and model.characters is null; "
             "set model.characters, or tokenizer.kind: word"
         )
     elif kind == "word" and model.characters is not None:
         yield (
             "tokenizer.kind is word and model.characters needs the characters of words; "
-            "set tokenizer.kind: spelled"
+            "set tokenizer.kind: word-characters"
         )

@@ -27,9 +27,9 @@ class TextTask(Task):
         model, kind = recipe.model, recipe.tokenizer.kind
         if recipe.batch.mode != "lines":
             yield f"batch.mode is {recipe.batch.mode}, and task {self.name} learns from lines; leave it out"
-        if kind == "spelled" and self.model_kind != "tagger":
+        if kind == "word-characters" and self.model_kind != "tagger":
             yield (
-                f"tokenizer.kind is spelled, which is for taggers, and the task is {self.name}; "
+                f"tokenizer.kind is word-characters, which is for taggers, and the task is {self.name}; "
                 "choose word or bpe"
             )
         if model.freeze_vectors and model.vectors is None:
@@ -37,7 +37,7 @@ class TextTask(Task):
                 "model.freeze_vectors is true and model.vectors names no file, so random embeddings would "
                 "stay random; name a file"
             )
-        if model.vectors is not None and kind not in ("word", "spelled"):
+        if model.vectors is not None and kind not in ("word", "word-characters"):
             yield f"model.vectors has vectors of words, and tokenizer.kind is {kind}; choose kind: word"
 
     def initialize(self, model: Any, recipe: Recipe) -> None:

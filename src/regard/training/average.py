@@ -65,8 +65,8 @@ def mean_of_files(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
             with safe_open(str(path), "pt") as stored:
                 keys = list(stored.keys())
             names.append({key.removeprefix(prefix) for key in keys if key.startswith(prefix)})
-        for (path, _), own in zip(files, names, strict=True):
-            if unmatched := sorted(own ^ names[0]):
+        for (path, _), model_names in zip(files, names, strict=True):
+            if unmatched := sorted(model_names ^ names[0]):
                 raise FolderError(
                     f"{path} and {files[0][0]} do not have the same weights: only one has {unmatched[0]!r}; "
                     "give checkpoints of one model"

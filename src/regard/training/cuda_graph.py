@@ -109,15 +109,15 @@ class GraphRecorder:
 
     def _copy_inputs(self, graph: _Graph, batch: Batch, weight: float) -> None:
         graph.weight.fill_(weight)
-        for buffer, given in ((graph.batch.target, batch.target), (graph.batch.source, batch.source)):
-            if buffer is not None and given is not None:
-                if buffer.shape != given.shape:
+        for buffer, values in ((graph.batch.target, batch.target), (graph.batch.source, batch.source)):
+            if buffer is not None and values is not None:
+                if buffer.shape != values.shape:
                     buffer.fill_(PAD)
-                buffer[: given.shape[0], : given.shape[1]].copy_(given, non_blocking=True)
-        lengths, given = graph.batch.source_lengths, batch.source_lengths
-        if lengths is not None and given is not None:
+                buffer[: values.shape[0], : values.shape[1]].copy_(values, non_blocking=True)
+        lengths, values = graph.batch.source_lengths, batch.source_lengths
+        if lengths is not None and values is not None:
             lengths.fill_(1)
-            lengths[: len(given)].copy_(given, non_blocking=True)
+            lengths[: len(values)].copy_(values, non_blocking=True)
 
     def _capture(self, shape: tuple[int, ...], has_source: bool) -> _Graph:
         batch = self._empty_batch(shape, has_source)

@@ -72,10 +72,10 @@ class World:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(content)]))
         longest = max(int(size) for size in sizes)
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(content)] = _as_tensor(content)
-        buffers = [torch.empty_like(own) for _ in sizes] if self.is_main else None
-        dist.gather(own, buffers, 0)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(content)] = _as_tensor(content)
+        buffers = [torch.empty_like(padded) for _ in sizes] if self.is_main else None
+        dist.gather(padded, buffers, 0)
         pairs = zip(buffers or [], sizes, strict=False)
         return [buffer[: int(size)].numpy().tobytes() for buffer, size in pairs]
 

@@ -136,8 +136,8 @@ def estimate(
 def _load_sample(recipe: Recipe, limit: int, pretrained: Pretrained | None) -> TrainingData:
     task = get_task(recipe.task)
     sample = recipe.data.model_copy(update={"limit": limit})
-    given = None if pretrained is None else pretrained.tokenizers(task)
-    corpus = load_corpus(sample, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=given)
+    tokenizers = None if pretrained is None else pretrained.tokenizers(task)
+    corpus = load_corpus(sample, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=tokenizers)
     return TrainingData(corpus)
 
 
@@ -216,8 +216,8 @@ def _affordable_rows(batch: Batch, model: nn.Module, device: str, flops: float) 
     count = max(1, min(len(batch), int(len(batch) * FLOPS_LIMIT.get(device, 4e10) / cost)))
     picked = torch.linspace(0, len(batch) - 1, count).round().long()
     selected = _map_rows(batch, lambda x: x[picked])
-    own = training_flops(selected, model.flops)  # type: ignore[arg-type]
-    return _as_step(selected, own), flops / own
+    own_count = training_flops(selected, model.flops)  # type: ignore[arg-type]
+    return _as_step(selected, own_count), flops / own_count
 
 
 def _doubled(step: StepBatches) -> StepBatches:
@@ -285,7 +285,8 @@ def _vocabulary_sizes(recipe: Recipe, data: TrainingData, exact: bool) -> tuple[
     """The vocabulary sizes of training; if not all rows were read, the maximum that the recipe allows."""
     source, target = data.source_tokenizer, data.target_tokenizer
     sizes = (None if source is None else len(source)), len(target)
-    if exact or recipe.tokenizer.kind in ("character", "spelled"):  # character ids begin after the words
+    # Ids of bytes follow those of words, so the size that was counted is used for word-characters too.
+    if exact or recipe.tokenizer.kind in ("character", "word-characters"):
         return sizes
     has_labels = get_task(recipe.task).row_format.labels
     largest = recipe.tokenizer.size

@@ -38,10 +38,10 @@ def _suspects(non_finite: NonFinite) -> list[tuple[Batch, float]]:
 
 
 def _message(step: int, rows: list[int], non_finite: NonFinite, file: str) -> str:
-    what = "loss" if any(loss - loss != 0 for loss in non_finite.losses) else "gradient"
+    quantity = "loss" if any(loss - loss != 0 for loss in non_finite.losses) else "gradient"
     shown = ", ".join(map(str, rows[:8])) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
     return (
-        f"the {what} of step {step} is not finite (rows {shown} of the training set, saved in {file}); "
+        f"the {quantity} of step {step} is not finite (rows {shown} of the training set, saved in {file}); "
         "lower optimizer.lr, lengthen schedule.warmup, or look at these rows"
     )
 

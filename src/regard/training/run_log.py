@@ -35,14 +35,14 @@ class RunLog:
         self.path = path
         try:
             if not _is_intact(path, position, step):
-                kept = _complete_lines(path, step)
-                what = "was shortened or changed" if path.is_file() else "is missing"
+                complete = _complete_lines(path, step)
+                problem = "was shortened or changed" if path.is_file() else "is missing"
                 report(
-                    f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, "
+                    f"{path} {problem}; it continues after {len(complete)} lines up to this checkpoint, "
                     "the weights are not affected"
                 )
-                write_file(path, b"".join(kept))
-                position = sum(map(len, kept))
+                write_file(path, b"".join(complete))
+                position = sum(map(len, complete))
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
             self._file.truncate(position)
             self._file.seek(position)

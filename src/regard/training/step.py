@@ -153,14 +153,14 @@ class Stepper:
         losses = torch.stack([loss for result in results for loss in result.losses]).tolist()
         scale_too_small = self.scaler is not None and self.scaler.get_scale() < MIN_LOSS_SCALE
         for result, norm in zip(results, norms, strict=True):
-            own, losses = losses[: len(result.losses)], losses[len(result.losses) :]
-            finite = all(map(_is_finite, own))
+            step_losses, losses = losses[: len(result.losses)], losses[len(result.losses) :]
+            finite = all(map(_is_finite, step_losses))
             if self.scaler is None:
                 finite = finite and _is_finite(norm)
             elif scale_too_small and result is results[-1]:
                 finite = False
             if not finite:
-                return NonFinite(result.step, norm, own, result.batches)
+                return NonFinite(result.step, norm, step_losses, result.batches)
         return None
 
 

@@ -28,23 +28,23 @@ def step_of(folder: Path) -> int | None:
 
 def step_folders(parent: Path) -> list[Path]:
     """Return the step folders in `parent`, oldest first, complete or not."""
-    found = [f for f in parent.iterdir() if step_of(f) is not None] if parent.is_dir() else []
-    return sorted(found, key=lambda f: step_of(f) or 0)
+    folders = [f for f in parent.iterdir() if step_of(f) is not None] if parent.is_dir() else []
+    return sorted(folders, key=lambda f: step_of(f) or 0)
 
 
 def newest_complete(parent: Path, report: Callable[[str], None]) -> Path | None:
     """Return the newest complete checkpoint, None if there are none. Newer damaged ones are reported."""
-    found = step_folders(parent)
-    for folder in reversed(found):
+    folders = step_folders(parent)
+    for folder in reversed(folders):
         try:
             verify_complete(folder)
         except FolderError as error:
             report(f"{error}; the checkpoint before it is used")
         else:
             return folder
-    if found:
+    if folders:
         raise FolderError(
-            f"none of the {len(found)} checkpoints in {parent} is complete; "
+            f"none of the {len(folders)} checkpoints in {parent} is complete; "
             "start again with `regard train RECIPE --overwrite`"
         )
     return None
@@ -54,6 +54,6 @@ def remove_except(parent: Path, keep: Collection[str] = ()) -> None:
     """Remove all step folders except `keep`, and leftovers of interrupted writes; nothing else."""
     if parent.is_dir():
         for folder in parent.iterdir():
-            own = OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink()
-            if own and folder.name not in keep:
+            is_ours = OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink()
+            if is_ours and folder.name not in keep:
                 shutil.rmtree(folder, ignore_errors=True)

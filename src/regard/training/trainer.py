@@ -62,9 +62,9 @@ def train(
     """
     overrides = tuple(string_list("overrides", overrides))
     overwrite, quiet = flag("overwrite", overwrite), flag("quiet", quiet)
-    given = as_path("folder", folder) if folder is not None else None
+    run_path = as_path("folder", folder) if folder is not None else None
     loaded = load_recipe(recipe, overrides)
-    run = RunFolder(given or Path("runs") / loaded.name)
+    run = RunFolder(run_path or Path("runs") / loaded.name)
     with connect_processes(lambda world: loaded.training.device) as world:
         if restarted() and world.run_on_main(run.exists):
             return _resume(run, (), world, quiet)

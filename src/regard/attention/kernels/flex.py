@@ -104,9 +104,8 @@ class Flex(Kernel):
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
             nonlocal is_compiled
-            is_compiled = (
-                is_compiled or shapes in _compiled_shapes
-            )  # the first call compiles, by the full path
+            # The first call compiles, by the full path.
+            is_compiled = is_compiled or shapes in _compiled_shapes
             if not is_compiled or not (k.is_contiguous() and v.is_contiguous()):
                 return None
             return flex(q, k, v, **options)

@@ -59,9 +59,8 @@ def cut(call: Call, grid: Grid) -> Part:
 def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor | None]:
     """The matrix at one stage, (..., heads, n, m), and the pairs that are allowed (None: all)."""
     grid = part.grid
-    rows = (
-        take(part.query, -3, grid.head_index) if call.per_head_energy else part.query
-    )  # for query-dependent biases
+    # For query-dependent biases.
+    rows = take(part.query, -3, grid.head_index) if call.per_head_energy else part.query
     added = None if call.bias is None else call.bias.values(grid, rows)
     allowed = None if call.mask is None else call.mask.allowed(grid)
     if added is not None and call.bias_may_mask:

@@ -26,9 +26,8 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import CustomNormalizer
 
 TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of a plain tile: fits a core's cache, fills a GPU
-MAX_SAVED_PAIRS = (
-    1 << 23
-)  # up to this many pairs, weights are saved for the backward pass; beyond, recomputed
+# Up to this many pairs, weights are saved for the backward pass; beyond, recomputed.
+MAX_SAVED_PAIRS = 1 << 23
 ROWS = 64  # queries in a fused tile
 NO_KEY = 1 << 40  # larger than every position
 

@@ -47,7 +47,7 @@ class ModelShape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
-            "dim", "heads", "width", "inner", "vocab", "activation", "pre", "crossed", "kind",
+            "dim", "heads", "width", "inner", "vocab", "activation", "pre_norm", "has_encoder", "kind",
             "encoder_layers", "decoder_layers", "norm", "last_norm",
         )),
         ("scale", ctypes.c_double),
@@ -123,20 +123,20 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         from regard.decoding.engine.cuda import on_cuda
 
         return on_cuda(model, precision)
-    wanted = _automatic(model) if precision == "auto" else precision
-    reason = why_not(model, wanted)
+    chosen = _automatic(model) if precision == "auto" else precision
+    reason = why_not(model, chosen)
     if reason is None:
-        return Engine(model, wanted, shortlist)
-    if wanted != "float32" and why_not(model) is None:
-        print(f"regard: float32 instead of {wanted}, by the C++ engine: {reason}", file=sys.stderr)
+        return Engine(model, chosen, shortlist)
+    if chosen != "float32" and why_not(model) is None:
+        print(f"regard: float32 instead of {chosen}, by the C++ engine: {reason}", file=sys.stderr)
         return Engine(model, "float32", shortlist)
     if shortlist is not None:
         raise OptionError(
             f"a shortlist needs the C++ engine, which cannot run this model: {reason}; leave it out"
         )
-    if wanted != "float32":
-        print(f"regard: float32 instead of {wanted}, by PyTorch: {reason}", file=sys.stderr)
-    elif reason == _why_not_here(wanted) and reason not in _REPORTED:  # because of the machine, not the model
+    if chosen != "float32":
+        print(f"regard: float32 instead of {chosen}, by PyTorch: {reason}", file=sys.stderr)
+    elif reason == _why_not_here(chosen) and reason not in _REPORTED:  # because of the machine, not the model
         _REPORTED.add(reason)
         print(
             f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr
@@ -168,7 +168,8 @@ class Memory:
         if self.allowed is not None:
             pairs = zip(self.allowed, tokens, strict=True)
             self.allowed = [
-                np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in pairs
+                np.union1d(shortlist, np.array([*added], np.int32)) if added else shortlist
+                for shortlist, added in pairs
             ]
 
 
@@ -199,13 +200,15 @@ class Slots:
     def _compact(self, rows: int, state: CppDecoderState) -> None:
         """Keep the slots that `state` refers to, and make room for twice as many."""
         live = np.arange(state.past.shape[1]) < state.generated[:, None]
-        kept, index = np.unique(state.past[live], return_inverse=True)
+        used_slots, index = np.unique(state.past[live], return_inverse=True)
         size = len(self.buffer)
-        while size < 2 * (len(kept) + rows):
+        while size < 2 * (len(used_slots) + rows):
             size *= 2
         larger = torch.empty(size, self.buffer.shape[1], dtype=self.buffer.dtype)
-        torch.index_select(self.buffer, 0, torch.from_numpy(kept.astype(np.int64)), out=larger[: len(kept)])
-        self.buffer, self.used = larger, len(kept)
+        torch.index_select(
+            self.buffer, 0, torch.from_numpy(used_slots.astype(np.int64)), out=larger[: len(used_slots)]
+        )
+        self.buffer, self.used = larger, len(used_slots)
         state.past[live] = index
 
 
@@ -287,7 +290,7 @@ class Engine:
         self._tensors = [None if t is None else t.detach().contiguous() for t in model_tensors(model)]
         pointers = [None if t is None else t.data_ptr() for t in self._tensors]
         self._native = ctypes.c_void_p()
-        loaded.engine_room.restype = ctypes.c_int64
+        loaded.engine_memory_size.restype = ctypes.c_int64
         _check(
             loaded.engine_new(
                 ctypes.byref(self._model_shape(shape)),
@@ -298,7 +301,10 @@ class Engine:
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(model)
-            _check(loaded.engine_list(self._native, ctypes.c_void_p(self._tensors[-2].data_ptr())))  # type: ignore[union-attr]
+            output_weight = self._tensors[-2]
+            assert output_weight is not None
+            address = ctypes.c_void_p(output_weight.data_ptr())
+            _check(loaded.engine_prepare_shortlists(self._native, address))
         self._lock, self._positions, self._position_tables = threading.Lock(), 0, []
         self._prepare_positions(FIRST_POSITIONS)
 
@@ -334,7 +340,7 @@ class Engine:
         """Let a second thread compute half of each product if torch may use one; parallel workers have one
         thread.
         """
-        self._library.engine_share(int(torch.get_num_threads() > 1))
+        self._library.engine_use_helper(int(torch.get_num_threads() > 1))
 
     @torch.inference_mode()
     def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
@@ -345,10 +351,10 @@ class Engine:
         real = np.arange(source.shape[1]) < sizes[:, None]  # (batch, S)
         tokens = np.ascontiguousarray(source.numpy()[real])
         positions = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real]
-        room = self._library.engine_room
-        rooms = np.array([room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
-        buffer = torch.empty(int(rooms.sum()), dtype=self._cache_dtype)
-        address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
+        memory_size = self._library.engine_memory_size
+        numbers = np.array([memory_size(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
+        buffer = torch.empty(int(numbers.sum()), dtype=self._cache_dtype)
+        address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(numbers) - numbers)
         arrays = (sizes, tokens, np.ascontiguousarray(positions), address)
         count = ctypes.c_int64(len(sizes))
         _check(
@@ -428,12 +434,12 @@ class OutputColumns:
         self._engine = engine  # must live as long as its columns
         columns = ctypes.c_void_p()
         count, address = ctypes.c_int64(len(tokens)), ctypes.c_void_p(_address(tokens))
-        _check(engine._library.engine_choose(engine._native, count, address, ctypes.byref(columns)))
+        _check(engine._library.engine_select_columns(engine._native, count, address, ctypes.byref(columns)))
         self.address: int = columns.value or 0
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
-            self._engine._library.engine_forget(ctypes.c_void_p(self.address))
+            self._engine._library.engine_free_columns(ctypes.c_void_p(self.address))
 
 
 def _check(code: int) -> None:

@@ -36,11 +36,11 @@ constexpr float NONE = -std::numeric_limits<float>::infinity();
 enum Kind { F32 = 0, INT8 = 1, BF16 = 2 };
 enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, SWISH = 4 };
 
-inline int up(int n, int m) { return (n + m - 1) / m * m; }
+inline int round_up(int n, int m) { return (n + m - 1) / m * m; }
 
-int64_t max_bytes = INT64_MAX;  // of one allocation; less in tests
+int64_t max_bytes = INT64_MAX;  // limit of one allocation; tests lower it
 
-inline void* allocated(int64_t bytes) {
+inline void* allocate_bytes(int64_t bytes) {
   void* p = bytes >= 0 && bytes <= max_bytes ? std::aligned_alloc(64, (bytes / 64 + 1) * 64) : nullptr;
   if (!p) throw std::bad_alloc();
   return p;
@@ -55,12 +55,11 @@ template <class T> struct Array {  // aligned; grows and never shrinks
   T* need(size_t k) {
     if (k > n) {
       std::free(p); p = nullptr; n = 0;  // in this order: a failed allocation must leave an empty array
-      p = static_cast<T*>(allocated(int64_t(k * sizeof(T))));
+      p = static_cast<T*>(allocate_bytes(int64_t(k * sizeof(T))));
       n = k;
     }
     return p;
   }
-  static int64_t up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
 };
 
 // e^x for x ≤ 0, relative error 1e-7
@@ -131,7 +130,7 @@ struct Matrix {  // y = x Wᵀ + b
   ~Matrix() { std::free(data); std::free(bias); std::free(scale); std::free(shift); }
 };
 
-template <class T> T* room(size_t n) { return static_cast<T*>(allocated(int64_t(n * sizeof(T)))); }
+template <class T> T* allocate(size_t n) { return static_cast<T*>(allocate_bytes(int64_t(n * sizeof(T)))); }
 
 // Column n of an int8 matrix: the largest weight becomes ±127. Weights that models/int8.py has restored get exactly the stored
 // integers and scale.
@@ -159,15 +158,15 @@ void pack_int8(Matrix& m, int n, const float* row) {
 Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   auto m = std::make_unique<Matrix>();
   const int group = kind == F32 ? 1 : kind == INT8 ? 4 : 2;
-  m->kind = kind; m->N = N; m->K = K; m->panels = up(N, W) / W; m->depth = up(K, group) / group;
+  m->kind = kind; m->N = N; m->K = K; m->panels = round_up(N, W) / W; m->depth = round_up(K, group) / group;
   const size_t cells = size_t(m->panels) * m->depth * W;  // of 4 bytes each
-  m->data = room<char>(cells * 4);
+  m->data = allocate<char>(cells * 4);
   std::memset(m->data, 0, cells * 4);
-  m->bias = room<float>(m->panels * W);
+  m->bias = allocate<float>(m->panels * W);
   for (int n = 0; n < m->panels * W; ++n) m->bias[n] = n < N ? (b ? b[n] : 0.f) : NONE;
   if (kind == INT8) {
-    m->scale = room<float>(m->panels * W);
-    m->shift = room<int32_t>(m->panels * W);
+    m->scale = allocate<float>(m->panels * W);
+    m->shift = allocate<int32_t>(m->panels * W);
     for (int n = 0; n < m->panels * W; ++n) { m->scale[n] = 1.f; m->shift[n] = 0; }
   }
   for (int n = 0; n < N; ++n) {
@@ -183,12 +182,12 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
 }
 
 // Some columns of a matrix as a new matrix. `cells`: the weights column by column, in groups of 4 bytes.
-Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* columns) {
+Matrix* select_columns(const Matrix& from, const int32_t* cells, int n, const int32_t* columns) {
   auto m = std::make_unique<Matrix>();
-  m->kind = from.kind; m->N = n; m->K = from.K; m->panels = up(n, W) / W; m->depth = from.depth;
-  m->data = room<char>(size_t(m->panels) * m->depth * W * 4);
-  m->bias = room<float>(m->panels * W);
-  if (m->kind == INT8) { m->scale = room<float>(m->panels * W); m->shift = room<int32_t>(m->panels * W); }
+  m->kind = from.kind; m->N = n; m->K = from.K; m->panels = round_up(n, W) / W; m->depth = from.depth;
+  m->data = allocate<char>(size_t(m->panels) * m->depth * W * 4);
+  m->bias = allocate<float>(m->panels * W);
+  if (m->kind == INT8) { m->scale = allocate<float>(m->panels * W); m->shift = allocate<int32_t>(m->panels * W); }
   for (int i = 0; i < m->panels * W; ++i) {
     m->bias[i] = i < n ? from.bias[columns[i]] : NONE;
     if (m->kind == INT8) { m->scale[i] = i < n ? from.scale[columns[i]] : 1.f; m->shift[i] = i < n ? from.shift[columns[i]] : 0; }
@@ -218,11 +217,11 @@ struct Scratch {
   Array<int32_t> filled;
 };
 
-Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
+Input quantized(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
   if (m.kind == F32) return {x, size_t(ldx), nullptr};
   const int K = m.K;
   if (m.kind == BF16) {
-    const size_t stride = up(m.depth * 2, 32) / 2;
+    const size_t stride = round_up(m.depth * 2, 32) / 2;
     auto* to = reinterpret_cast<uint16_t*>(s.quant.need(rows * stride * 4));
     for (int r = 0; r < rows; ++r) {
       const float* from = x + size_t(r) * ldx;
@@ -234,7 +233,7 @@ Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
     }
     return {to, stride, nullptr};
   }
-  const size_t stride = up(m.depth * 4, 64) / 4;
+  const size_t stride = round_up(m.depth * 4, 64) / 4;
   auto* to = reinterpret_cast<uint8_t*>(s.quant.need(rows * stride * 4));
   float* scale = s.qscale.need(rows);
   for (int r = 0; r < rows; ++r) {
@@ -264,7 +263,7 @@ struct Float32 {
   using Sum = __m512; using Part = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Part load(const char* p) { return _mm512_load_ps(p); }
-  static Part spread(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
+  static Part broadcast(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
   static Sum add(Sum s, Part a, Part b) { return _mm512_fmadd_ps(a, b, s); }
   static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
 };
@@ -273,7 +272,7 @@ struct Int8 {
   using Sum = __m512i; using Part = __m512i;
   static Sum zero() { return _mm512_setzero_si512(); }
   static Part load(const char* p) { return _mm512_load_si512(p); }
-  static Part spread(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Part broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
   static Sum add(Sum s, Part a, Part b) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
   static __m512 end(Sum s, const Matrix& m, const Input& in, int row, int col) {
     const __m512 by = _mm512_mul_ps(_mm512_load_ps(m.scale + col), _mm512_set1_ps(in.scale[row]));
@@ -286,7 +285,7 @@ struct BFloat16 {
   using Sum = __m512; using Part = __m512i;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Part load(const char* p) { return _mm512_load_si512(p); }
-  static Part spread(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Part broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
   static Sum add(Sum s, Part a, Part b) { asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
   static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
 };
@@ -304,7 +303,7 @@ template <int R, class K, class End> __attribute__((noinline)) void tile(const M
     typename K::Part b[4];
     for (int j = 0; j < 4; ++j) b[j] = K::load(w + 64 * j);
     for (int r = 0; r < R; ++r) {
-      const typename K::Part a = K::spread(x + r * step);
+      const typename K::Part a = K::broadcast(x + r * step);
       for (int j = 0; j < 4; ++j) sum[r][j] = K::add(sum[r][j], a, b[j]);
     }
   }
@@ -315,7 +314,7 @@ template <int R, class K, class End> __attribute__((noinline)) void tile(const M
   }
 }
 
-template <class K, class End> void sweep(const Matrix& m, const Input& in, int rows, int first, int last, End&& end) {
+template <class K, class End> void run_panels(const Matrix& m, const Input& in, int rows, int first, int last, End&& end) {
   for (int p = first; p < last; ++p) {
     int r = 0;
     for (; r + MR <= rows; r += MR) tile<MR, K>(m, in, r, p, end);
@@ -330,88 +329,96 @@ template <class K, class End> void sweep(const Matrix& m, const Input& in, int r
   }
 }
 
-// A second thread for single sentences on an idle machine: it computes one half of a product if it is in time; otherwise the first
-// thread computes both. It spins for a moment between two offers, then sleeps.
-class Partner {
+// A second thread for single sentences on an idle machine. It computes the second half of a product if it starts before the
+// first thread has finished its own half; otherwise the first thread computes both. It spins briefly between two products, then
+// sleeps.
+class HelperThread {
  public:
-  Partner() : thread_([this] { run(); }) {}
-  ~Partner() {
-    if (getpid() != home_) { thread_.detach(); return; }  // a child by fork has no such thread
-    { std::lock_guard<std::mutex> held(lock_); over_ = true; }
+  HelperThread() : thread_([this] { run(); }) {}
+  ~HelperThread() {
+    if (getpid() != owner_pid_) { thread_.detach(); return; }  // a forked child does not have the thread
+    { std::lock_guard<std::mutex> guard(lock_); stopping_ = true; }
     wake_.notify_one();
     thread_.join();
   }
-  template <class Mine, class Yours> void both(Mine&& mine, Yours&& yours) {
-    if (rest_ > 0) { --rest_; mine(); yours(); return; }
-    job_ = [](void* f) { (*static_cast<std::remove_reference_t<Yours>*>(f))(); };
-    what_ = &yours;
+  template <class First, class Second> void run_both(First&& first, Second&& second) {
+    if (calls_to_skip_ > 0) { --calls_to_skip_; first(); second(); return; }
+    function_ = [](void* f) { (*static_cast<std::remove_reference_t<Second>*>(f))(); };
+    argument_ = &second;
     state_.store(OFFERED);
-    if (asleep_.load()) { std::lock_guard<std::mutex> held(lock_); wake_.notify_one(); }
+    if (sleeping_.load()) { std::lock_guard<std::mutex> guard(lock_); wake_.notify_one(); }
     const auto begin = __rdtsc();
-    mine();
-    int seen = OFFERED;
-    if (state_.compare_exchange_strong(seen, NOTHING)) { yours(); return missed(); }
+    first();
+    int expected = OFFERED;
+    if (state_.compare_exchange_strong(expected, NOTHING)) { second(); return count_miss(); }
     const auto done = __rdtsc();
     while (state_.load(std::memory_order_acquire) != DONE) _mm_pause();
     state_.store(NOTHING);
-    misses_ = 0;
-    if (__rdtsc() - done > (done - begin) + 50000) rest();
-    else if (++good_ == 4000) { penalty_ = 256; good_ = 0; }
+    misses_in_a_row_ = 0;
+    if (__rdtsc() - done > (done - begin) + 50000) pause();
+    else if (++helped_in_a_row_ == 4000) { pause_length_ = 256; helped_in_a_row_ = 0; }
   }
 
  private:
   enum { NOTHING, OFFERED, TAKEN, DONE };
-  // The other core is busy: a thread that lost it within its half is waited for, and one that wakes up may displace the thread that
-  // woke it. Pause then, longer each time.
-  void rest() { rest_ = penalty_; penalty_ = penalty_ < (1 << 20) ? 4 * penalty_ : penalty_; good_ = misses_ = 0; }
-  void missed() { if (++misses_ == 24) rest(); }
-  bool take() { int seen = OFFERED; return state_.load(std::memory_order_relaxed) == OFFERED && state_.compare_exchange_strong(seen, TAKEN); }
+  // If the other core is busy, the helper costs time: the first thread waits for a helper that lost its core, and a helper that
+  // wakes may displace the first thread. Then the next products are computed alone, more of them after each pause.
+  void pause() {
+    calls_to_skip_ = pause_length_;
+    if (pause_length_ < (1 << 20)) pause_length_ *= 4;
+    helped_in_a_row_ = misses_in_a_row_ = 0;
+  }
+  void count_miss() { if (++misses_in_a_row_ == 24) pause(); }
+  bool claim() {
+    int expected = OFFERED;
+    return state_.load(std::memory_order_relaxed) == OFFERED && state_.compare_exchange_strong(expected, TAKEN);
+  }
   void run() {
     for (int idle = 0;;) {
-      if (take()) { job_(what_); state_.store(DONE, std::memory_order_release); idle = 0; continue; }
+      if (claim()) { function_(argument_); state_.store(DONE, std::memory_order_release); idle = 0; continue; }
       if (++idle < 12000) { _mm_pause(); continue; }
-      std::unique_lock<std::mutex> held(lock_);
-      asleep_ = true;
-      wake_.wait(held, [&] { return over_ || state_.load() == OFFERED; });
-      asleep_ = false;
-      if (over_) return;
+      std::unique_lock<std::mutex> guard(lock_);
+      sleeping_ = true;
+      wake_.wait(guard, [&] { return stopping_ || state_.load() == OFFERED; });
+      sleeping_ = false;
+      if (stopping_) return;
       idle = 0;
     }
   }
   std::atomic<int> state_{NOTHING};
-  std::atomic<bool> asleep_{false};
-  bool over_ = false;
-  void (*job_)(void*) = nullptr;
-  void* what_ = nullptr;
-  const pid_t home_ = getpid();
-  int rest_ = 0, penalty_ = 256, good_ = 0, misses_ = 0;
+  std::atomic<bool> sleeping_{false};
+  bool stopping_ = false;
+  void (*function_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  const pid_t owner_pid_ = getpid();
+  int calls_to_skip_ = 0, pause_length_ = 256, helped_in_a_row_ = 0, misses_in_a_row_ = 0;
   std::mutex lock_;
   std::condition_variable wake_;
   std::thread thread_;  // last: it starts when the other members exist
 };
-thread_local std::unique_ptr<Partner> partner;
+thread_local std::unique_ptr<HelperThread> helper;
 
 // First column of the second half of a product. One thread or two compute the halves in the same way.
 inline int second_half(const Matrix& m) { return m.panels / 2; }
 
-template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool apart = true) {
-  const Input in = prepare(s, m, x, rows, ldx);
+template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool in_halves = true) {
+  const Input in = quantized(s, m, x, rows, ldx);
   auto part = [&](int first, int last) {
-    if (m.kind == F32) sweep<Float32>(m, in, rows, first, last, end);
+    if (m.kind == F32) run_panels<Float32>(m, in, rows, first, last, end);
 #ifdef __AVX512VNNI__
-    if (m.kind == INT8) sweep<Int8>(m, in, rows, first, last, end);
+    if (m.kind == INT8) run_panels<Int8>(m, in, rows, first, last, end);
 #endif
 #ifdef __AVX512BF16__
-    if (m.kind == BF16) sweep<BFloat16>(m, in, rows, first, last, end);
+    if (m.kind == BF16) run_panels<BFloat16>(m, in, rows, first, last, end);
 #endif
   };
   const int half = second_half(m);
-  if (!apart || !partner || half == 0) return part(0, m.panels);
-  partner->both([&] { part(0, half); }, [&] { part(half, m.panels); });
+  if (!in_halves || !helper || half == 0) return part(0, m.panels);
+  helper->run_both([&] { part(0, half); }, [&] { part(half, m.panels); });
 }
 
 // y = x Wᵀ + b, with an activation; columns beyond N are not written.
-void map(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy, int activation = -1) {
+void linear(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy, int activation = -1) {
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
     float* to = y + size_t(r) * ldy + c;
     for (int j = 0; j < 4 && c + 16 * j < m.N; ++j) {
@@ -421,7 +428,7 @@ void map(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* 
   });
 }
 // y += x Wᵀ + b
-void add(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy) {
+void add_linear(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy) {
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
     float* to = y + size_t(r) * ldy + c;
     for (int j = 0; j < 4 && c + 16 * j < m.N; ++j) {
@@ -432,13 +439,13 @@ void add(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* 
 }
 
 // --- Best tokens ---
-struct Best {
-  float max = NONE, least = NONE;  // of all scores; of the kept ones
+struct TopK {  // the k best tokens of a row, and the sum for the softmax over all
+  float max = NONE, lowest = NONE;  // of all scores; of the kept ones
   int count = 0;
   alignas(64) float sum[16] = {};
 
   // Add 64 scores of a row, from token c on.
-  void look(int c, const __m512* v, int k, float* values, int64_t* names) {
+  void add_scores(int c, const __m512* v, int k, float* values, int64_t* ids) {
     const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     if (top == NONE) return;
     __m512 total = _mm512_load_ps(sum);
@@ -449,118 +456,119 @@ struct Best {
     const __m512 high = _mm512_set1_ps(max);
     for (int j = 0; j < 4; ++j) total = _mm512_add_ps(total, exp512(_mm512_sub_ps(v[j], high)));
     _mm512_store_ps(sum, total);
-    if (count == k && !(top > least)) return;
+    if (count == k && !(top > lowest)) return;
     for (int j = 0; j < 4; ++j) {
-      __mmask16 more = _mm512_cmp_ps_mask(v[j], _mm512_set1_ps(least), _CMP_GT_OQ);
-      if (!more) continue;
+      __mmask16 better = _mm512_cmp_ps_mask(v[j], _mm512_set1_ps(lowest), _CMP_GT_OQ);
+      if (!better) continue;
       alignas(64) float y[16];
       _mm512_store_ps(y, v[j]);
-      for (; more; more &= more - 1) {
-        const int i = __builtin_ctz(more);
-        put(y[i], c + 16 * j + i, k, values, names);
+      for (; better; better &= better - 1) {
+        const int i = __builtin_ctz(better);
+        insert(y[i], c + 16 * j + i, k, values, ids);
       }
     }
   }
   // Add a candidate; the first of equals stays in front.
-  void put(float value, int64_t name, int k, float* values, int64_t* names) {
-    if (count == k && !(value > least)) return;
-    int at = count < k ? count++ : k - 1;
-    for (; at > 0 && values[at - 1] < value; --at) { values[at] = values[at - 1]; names[at] = names[at - 1]; }
-    values[at] = value; names[at] = name;
-    if (count == k) least = values[k - 1];
+  void insert(float value, int64_t id, int k, float* values, int64_t* ids) {
+    if (count == k && !(value > lowest)) return;
+    int place = count < k ? count++ : k - 1;
+    for (; place > 0 && values[place - 1] < value; --place) { values[place] = values[place - 1]; ids[place] = ids[place - 1]; }
+    values[place] = value; ids[place] = id;
+    if (count == k) lowest = values[k - 1];
   }
   // Merge the result for the tokens that follow.
-  void join(const Best& other, int k, float* values, int64_t* names, const float* more, const int64_t* more_names) {
+  void merge(const TopK& other, int k, float* values, int64_t* ids, const float* other_values, const int64_t* other_ids) {
     if (other.max == NONE) return;
     const float top = max > other.max ? max : other.max;
-    auto scaled = [&](const Best& b) {
+    auto scaled = [&](const TopK& b) {
       return b.max == NONE ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
     };
     _mm512_store_ps(sum, _mm512_add_ps(scaled(*this), scaled(other)));
     max = top;
-    for (int i = 0; i < other.count; ++i) put(more[i], more_names[i], k, values, names);
+    for (int i = 0; i < other.count; ++i) insert(other_values[i], other_ids[i], k, values, ids);
   }
   // Turn scores into log p.
-  void close(int k, float* values, int64_t* names) const {
+  void to_log_p(int k, float* values, int64_t* ids) const {
     const float norm = max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(sum)));
     for (int i = 0; i < k; ++i) {
       if (i < count) values[i] -= norm;
-      else { values[i] = NONE; names[i] = 0; }
+      else { values[i] = NONE; ids[i] = 0; }
     }
   }
 };
 
-void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
+void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* tokens) {
   const int half = second_half(m) * W;
-  std::vector<Best> state(2 * rows);  // of the first half of the tokens, then of the second
-  float* other = s.own.need(size_t(rows) * k);
-  std::vector<int64_t> names(size_t(rows) * k);
+  std::vector<TopK> top(2 * rows);  // of the first half of the tokens, then of the second
+  float* second_values = s.own.need(size_t(rows) * k);
+  std::vector<int64_t> second_ids(size_t(rows) * k);
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
-    if (c < half) state[r].look(c, v, k, log_p + size_t(r) * k, words + size_t(r) * k);
-    else state[rows + r].look(c, v, k, other + size_t(r) * k, names.data() + size_t(r) * k);
+    if (c < half) top[r].add_scores(c, v, k, log_p + size_t(r) * k, tokens + size_t(r) * k);
+    else top[rows + r].add_scores(c, v, k, second_values + size_t(r) * k, second_ids.data() + size_t(r) * k);
   });
   for (int r = 0; r < rows; ++r) {
-    const size_t at = size_t(r) * k;
-    state[r].join(state[rows + r], k, log_p + at, words + at, other + at, names.data() + at);
-    state[r].close(k, log_p + at, words + at);
+    const size_t row = size_t(r) * k;
+    top[r].merge(top[rows + r], k, log_p + row, tokens + row, second_values + row, second_ids.data() + row);
+    top[r].to_log_p(k, log_p + row, tokens + row);
   }
 }
 
-// The shortlist of a row: its tokens, sorted, and a matrix with the columns of several rows; bits mark the columns of this row.
-struct Listed { const Matrix* some; const uint64_t* own; const int32_t* words; int64_t count; };
+// The shortlist of a row: its tokens, sorted, and a matrix with the columns of several rows; the bits of `columns` mark those of
+// this row.
+struct Shortlist { const Matrix* matrix; const uint64_t* columns; const int32_t* tokens; int64_t count; };
 
-// The scores of each row's own tokens, compressed, so that nothing depends on the neighbours; padded with NONE to a multiple of
-// 64. Returns the distance between rows.
-size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, int ldx) {
-  int64_t most = 0;
-  for (int r = 0; r < rows; ++r) most = listed[r].count > most ? listed[r].count : most;
-  const size_t ld = up(int(most), W) + W;
+// The scores of the tokens in each row's shortlist, without gaps, so that a result does not depend on the other rows; padded with
+// NONE to a multiple of 64. Returns the distance between rows.
+size_t shortlist_scores(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx) {
+  int64_t longest = 0;
+  for (int r = 0; r < rows; ++r) longest = shortlists[r].count > longest ? shortlists[r].count : longest;
+  const size_t ld = round_up(int(longest), W) + W;
   float* y = s.own.need(rows * ld);
   int32_t* filled = s.filled.need(rows);
   std::memset(filled, 0, rows * sizeof *filled);
   for (int r = 0, end; r < rows; r = end) {
-    for (end = r + 1; end < rows && listed[end].some == listed[r].some;) ++end;
-    product(s, *listed[r].some, x + size_t(r) * ldx, end - r, ldx, [&](int i, int c, const __m512* v) {
-      const uint64_t own = listed[r + i].own[c / W];
+    for (end = r + 1; end < rows && shortlists[end].matrix == shortlists[r].matrix;) ++end;
+    product(s, *shortlists[r].matrix, x + size_t(r) * ldx, end - r, ldx, [&](int i, int c, const __m512* v) {
+      const uint64_t marked = shortlists[r + i].columns[c / W];
       float* to = y + (r + i) * ld;
       int32_t& n = filled[r + i];
       for (int j = 0; j < 4; ++j) {
-        const __mmask16 mine = own >> (16 * j);
-        _mm512_storeu_ps(to + n, _mm512_maskz_compress_ps(mine, v[j]));
-        n += _mm_popcnt_u32(mine);
+        const __mmask16 chosen = marked >> (16 * j);
+        _mm512_storeu_ps(to + n, _mm512_maskz_compress_ps(chosen, v[j]));
+        n += _mm_popcnt_u32(chosen);
       }
     }, false);  // tokens in order
   }
-  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < up(filled[r], W); ++i) y[r * ld + i] = NONE;
+  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < round_up(filled[r], W); ++i) y[r * ld + i] = NONE;
   return ld;
 }
 
-void best_listed(Scratch& s, const Listed* listed, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
-  const size_t ld = own_scores(s, listed, x, rows, ldx);
-  std::vector<float> more(k);
-  std::vector<int64_t> more_names(k);
+void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, int k, float* log_p, int64_t* tokens) {
+  const size_t ld = shortlist_scores(s, shortlists, x, rows, ldx);
+  std::vector<float> second_values(k);
+  std::vector<int64_t> second_ids(k);
   for (int r = 0; r < rows; ++r) {
-    Best best, second;  // in halves, as without a shortlist
+    TopK first, second;  // in halves, as without a shortlist
     float* values = log_p + size_t(r) * k;
-    int64_t* names = words + size_t(r) * k;
-    const int half = up(int(listed[r].count), W) / W / 2 * W;
-    for (int c = 0; c < listed[r].count; c += W) {
+    int64_t* ids = tokens + size_t(r) * k;
+    const int half = round_up(int(shortlists[r].count), W) / W / 2 * W;
+    for (int c = 0; c < shortlists[r].count; c += W) {
       const float* y = s.own.p + r * ld + c;
       const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32), _mm512_loadu_ps(y + 48)};
-      if (c < half) best.look(c, v, k, values, names);
-      else second.look(c, v, k, more.data(), more_names.data());
+      if (c < half) first.add_scores(c, v, k, values, ids);
+      else second.add_scores(c, v, k, second_values.data(), second_ids.data());
     }
-    best.join(second, k, values, names, more.data(), more_names.data());
-    best.close(k, values, names);
-    for (int i = 0; i < best.count; ++i) names[i] = listed[r].words[names[i]];
+    first.merge(second, k, values, ids, second_values.data(), second_ids.data());
+    first.to_log_p(k, values, ids);
+    for (int i = 0; i < first.count; ++i) ids[i] = shortlists[r].tokens[ids[i]];
   }
 }
 
-void all_listed(Scratch& s, const Listed* listed, const float* x, int rows, int ldx, float* scores, int vocab) {
-  const size_t ld = own_scores(s, listed, x, rows, ldx);
+void all_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, float* scores, int vocab) {
+  const size_t ld = shortlist_scores(s, shortlists, x, rows, ldx);
   for (int r = 0; r < rows; ++r, scores += vocab) {
     for (int i = 0; i < vocab; ++i) scores[i] = NONE;
-    for (int i = 0; i < listed[r].count; ++i) scores[listed[r].words[i]] = s.own.p[r * ld + i];
+    for (int i = 0; i < shortlists[r].count; ++i) scores[shortlists[r].tokens[i]] = s.own.p[r * ld + i];
   }
 }
 
@@ -590,7 +598,7 @@ void normalise(const Norm& n, const float* x, float* y, int rows, int dim) {
 // The sizes and kinds of a model; `ModelShape` of cpp_engine.py has the same fields.
 struct ModelShape {
   int64_t dim, heads, width, inner, vocab;  // width: of a head
-  int64_t activation, pre, crossed, kind;   // pre: norm before the sublayer; crossed: with an encoder
+  int64_t activation, pre_norm, has_encoder, kind;   // pre_norm: the norm comes before the sublayer
   int64_t encoder_layers, decoder_layers, norm, last_norm;
   double scale, eps;                        // scale of the embeddings, epsilon of the norms
 };
@@ -600,12 +608,12 @@ struct Layer { Sublayer self, feed; Matrix *cross_query = nullptr, *cross_out = 
 struct Stack { std::vector<Layer> layers; Norm last; const float* positions = nullptr; };
 
 struct Model {
-  int dim, heads, width, inner, vocab, activation, pre, crossed, kind;
+  int dim, heads, width, inner, vocab, activation, pre_norm, has_encoder, kind;
   float scale;
   Stack encoder, decoder;
-  const float *source_words = nullptr, *target_words = nullptr;
+  const float *source_embeddings = nullptr, *target_embeddings = nullptr;
   Matrix *cross_memory = nullptr, *output = nullptr;
-  const int32_t* by_word = nullptr;  // the output weights token by token, for shortlists
+  const int32_t* weight_by_token = nullptr;  // the output weights token by token, for shortlists
   Array<int32_t> cells;
   std::vector<Matrix*> owned;
   ~Model() { for (auto* m : owned) delete m; }
@@ -622,7 +630,7 @@ inline float keep(float x, float) { return x; }
 inline uint16_t keep(float x, uint16_t) { return rounded(x); }
 template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) keep16(to + i, _mm512_loadu_ps(from + i)); }
 
-// Softmax of n numbers in place, without the division; returns 1 / sum. Readable up to a multiple of 16.
+// Softmax of n numbers in place, without the division; returns 1 / sum. `e` must be readable up to a multiple of 16.
 float softmax(float* e, int n) {
   __m512 most = _mm512_set1_ps(NONE);
   for (int j = 0; j < n; j += 16) {
@@ -665,14 +673,14 @@ template <class T> inline void energies(const float* q, const T* kt, int D, int 
   else if (n > 0) energies_of<1>(q, kt, D, ld, f, e);
 }
 
-// out = by · Σ p_s v_s with v_s = at(s); D a multiple of 16
-template <class At> inline void mix(const float* p, int n, int D, float by, float* out, At&& at) {
+// out = by · Σ p_s v_s with v_s = value(s); D a multiple of 16
+template <class Value> inline void weighted_sum(const float* p, int n, int D, float by, float* out, Value&& value) {
   const __m512 f = _mm512_set1_ps(by);
   int d = 0;
   for (; d + 64 <= D; d += 64) {
     __m512 a[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int s = 0; s < n; ++s) {
-      const auto* v = at(s) + d;
+      const auto* v = value(s) + d;
       const __m512 w = _mm512_set1_ps(p[s]);
       for (int i = 0; i < 4; ++i) a[i] = _mm512_fmadd_ps(w, load16(v + 16 * i), a[i]);
     }
@@ -680,7 +688,7 @@ template <class At> inline void mix(const float* p, int n, int D, float by, floa
   }
   for (; d < D; d += 16) {
     __m512 a = _mm512_setzero_ps();
-    for (int s = 0; s < n; ++s) a = _mm512_fmadd_ps(_mm512_set1_ps(p[s]), load16(at(s) + d), a);
+    for (int s = 0; s < n; ++s) a = _mm512_fmadd_ps(_mm512_set1_ps(p[s]), load16(value(s) + d), a);
     _mm512_storeu_ps(out + d, _mm512_mul_ps(a, f));
   }
 }
@@ -692,8 +700,8 @@ template <class T> void columns(const float* k, int stride, int n, int D, int ld
 }
 
 // Norm and residual of a sublayer: `f(input)` adds its result to x.
-template <class F> void around(const Model& m, Scratch& s, const Norm& norm, float* x, int rows, F&& f) {
-  if (m.pre) {
+template <class F> void residual(const Model& m, Scratch& s, const Norm& norm, float* x, int rows, F&& f) {
+  if (m.pre_norm) {
     float* h = s.h.need(size_t(rows) * m.dim);
     normalise(norm, x, h, rows, m.dim);
     f(h);
@@ -704,22 +712,22 @@ template <class F> void around(const Model& m, Scratch& s, const Norm& norm, flo
 }
 
 void feed_forward(const Model& m, Scratch& s, const Sublayer& l, const float* h, float* x, int rows) {
-  const int wide = m.activation == SWIGLU ? 2 * m.inner : m.inner;
-  float* a = s.a.need(size_t(rows) * wide);
-  map(s, *l.in, h, rows, m.dim, a, wide, m.activation == SWIGLU ? -1 : m.activation);
+  const int hidden = m.activation == SWIGLU ? 2 * m.inner : m.inner;
+  float* a = s.a.need(size_t(rows) * hidden);
+  linear(s, *l.in, h, rows, m.dim, a, hidden, m.activation == SWIGLU ? -1 : m.activation);
   if (m.activation == SWIGLU)
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < m.inner; i += 16) {
-        float* at = a + size_t(r) * wide + i;
-        _mm512_storeu_ps(at, _mm512_mul_ps(act512(_mm512_loadu_ps(at), SWIGLU), _mm512_loadu_ps(at + m.inner)));
+        float* gate = a + size_t(r) * hidden + i;
+        _mm512_storeu_ps(gate, _mm512_mul_ps(act512(_mm512_loadu_ps(gate), SWIGLU), _mm512_loadu_ps(gate + m.inner)));
       }
-  add(s, *l.out, a, rows, wide, x, m.dim);
+  add_linear(s, *l.out, a, rows, hidden, x, m.dim);
 }
 
-void embed(const Model& m, const float* table, const float* positions, const int64_t* words, const int32_t* at, int n, float* x) {
+void embed(const Model& m, const float* table, const float* positions, const int64_t* tokens, const int32_t* position, int n, float* x) {
   const __m512 f = _mm512_set1_ps(m.scale);
   for (int r = 0; r < n; ++r) {
-    const float *e = table + size_t(words[r]) * m.dim, *p = positions ? positions + size_t(at[r]) * m.dim : nullptr;
+    const float *e = table + size_t(tokens[r]) * m.dim, *p = positions ? positions + size_t(position[r]) * m.dim : nullptr;
     for (int i = 0; i < m.dim; i += 16) {
       __m512 v = _mm512_mul_ps(_mm512_loadu_ps(e + i), f);
       if (p) v = _mm512_add_ps(v, _mm512_loadu_ps(p + i));
@@ -731,17 +739,17 @@ thread_local Scratch scratch;
 
 // Cross-attention keys and values of all decoder layers for each sentence.
 template <class T>
-void remember(const Model& m, Scratch& s, int sentences, const int32_t* lengths, int total, const float* x, T* const* memory) {
-  const int layers = m.decoder.layers.size(), wide = m.heads * m.width, all = layers * 2 * wide, D = m.width;
+void store_cross_memory(const Model& m, Scratch& s, int sentences, const int32_t* lengths, int total, const float* x, T* const* memory) {
+  const int layers = m.decoder.layers.size(), attention_dim = m.heads * m.width, all = layers * 2 * attention_dim, D = m.width;
   float* kv = s.a.need(size_t(total) * all);
-  map(s, *m.cross_memory, x, total, m.dim, kv, all);
+  linear(s, *m.cross_memory, x, total, m.dim, kv, all);
   for (int b = 0; b < sentences; kv += size_t(lengths[b++]) * all) {
-    const int n = lengths[b], ld = up(n, 16);
+    const int n = lengths[b], ld = round_up(n, 16);
     T* to = memory[b];
     for (int l = 0; l < layers; ++l) {
-      const float* from = kv + size_t(l) * 2 * wide;
+      const float* from = kv + size_t(l) * 2 * attention_dim;
       for (int head = 0; head < m.heads; ++head, to += size_t(D) * ld) columns(from + head * D, all, n, D, ld, to);
-      for (int i = 0; i < n; ++i, to += wide) copy(from + wide + size_t(i) * all, to, wide);
+      for (int i = 0; i < n; ++i, to += attention_dim) copy(from + attention_dim + size_t(i) * all, to, attention_dim);
     }
   }
 }
@@ -761,23 +769,23 @@ struct StepPlan {
   float* log_p;               // out (rows, k)
   int64_t* best;              // out (rows, k)
   float* scores;              // out (rows, vocabulary) instead of the best tokens, or null
-  const Listed* shortlists;   // (rows,) or null
+  const Shortlist* shortlists;   // (rows,) or null
 };
 
 // Causal self-attention of layer i for one new token per row. `p` holds heads × ldp weights.
 template <class T>
 void self_attention(const Model& m, const StepPlan& plan, int i, const float* qkv, float* p, int ldp, float* out) {
-  const int D = m.width, wide = m.heads * D;
-  const size_t slot = m.decoder.layers.size() * 2 * size_t(wide);
+  const int D = m.width, attention_dim = m.heads * D;
+  const size_t slot = m.decoder.layers.size() * 2 * size_t(attention_dim);
   const float f = 1.f / std::sqrt(float(D));
-  T* slots = static_cast<T*>(plan.slots) + size_t(i) * 2 * wide;
+  T* slots = static_cast<T*>(plan.slots) + size_t(i) * 2 * attention_dim;
   for (int r = 0; r < plan.rows; ++r) {
-    const float* q = qkv + size_t(r) * 3 * wide;
-    T* mine = slots + (plan.first_slot + r) * slot;
-    copy(q + wide, mine, 2 * wide);
+    const float* q = qkv + size_t(r) * 3 * attention_dim;
+    T* new_slot = slots + (plan.first_slot + r) * slot;
+    copy(q + attention_dim, new_slot, 2 * attention_dim);
     const int32_t* before = plan.past + r * plan.past_stride;
     const int length = plan.lengths[r], steps = length + 1;
-    auto key = [&](int t) { return t < length ? slots + before[t] * slot : mine; };
+    auto key = [&](int t) { return t < length ? slots + before[t] * slot : new_slot; };
     for (int t = 0; t < steps; ++t) {
       const T* kk = key(t);
       for (int head = 0; head < m.heads; ++head) {
@@ -789,7 +797,7 @@ void self_attention(const Model& m, const StepPlan& plan, int i, const float* qk
     for (int head = 0; head < m.heads; ++head) {
       float* e = p + head * ldp;
       const float by = softmax(e, steps);
-      mix(e, steps, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
+      weighted_sum(e, steps, D, by, out + size_t(r) * attention_dim + head * D, [&](int t) { return key(t) + attention_dim + head * D; });
     }
   }
 }
@@ -797,57 +805,57 @@ void self_attention(const Model& m, const StepPlan& plan, int i, const float* qk
 // Cross-attention of layer i.
 template <class T>
 void cross_attention(const Model& m, const StepPlan& plan, int i, const float* q, float* p, float* out) {
-  const int D = m.width, wide = m.heads * D;
+  const int D = m.width, attention_dim = m.heads * D;
   const float f = 1.f / std::sqrt(float(D));
   for (int r = 0; r < plan.rows; ++r) {
-    const int S = plan.source_lengths[r], ld = up(S, 16);
-    const T* kt = static_cast<const T*>(plan.memory[r]) + size_t(i) * wide * (ld + S);
-    const T* v = kt + size_t(wide) * ld;
+    const int S = plan.source_lengths[r], ld = round_up(S, 16);
+    const T* kt = static_cast<const T*>(plan.memory[r]) + size_t(i) * attention_dim * (ld + S);
+    const T* v = kt + size_t(attention_dim) * ld;
     for (int head = 0; head < m.heads; ++head) {
-      energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
+      energies(q + size_t(r) * attention_dim + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
       const float by = softmax(p, S);
-      mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
+      weighted_sum(p, S, D, by, out + size_t(r) * attention_dim + head * D, [&](int j) { return v + size_t(j) * attention_dim + head * D; });
     }
   }
 }
 
 // One decoder step: T is the type of keys and values.
 template <class T> void step(const Model& m, Scratch& s, const StepPlan& plan) {
-  const int n = plan.rows, wide = m.heads * m.width;
+  const int n = plan.rows, attention_dim = m.heads * m.width;
   int longest = 0;
   for (int r = 0; r < n; ++r) {
     longest = plan.lengths[r] + 1 > longest ? plan.lengths[r] + 1 : longest;
-    if (m.crossed) longest = plan.source_lengths[r] > longest ? plan.source_lengths[r] : longest;
+    if (m.has_encoder) longest = plan.source_lengths[r] > longest ? plan.source_lengths[r] : longest;
   }
-  const int ldp = up(longest, 16);
+  const int ldp = round_up(longest, 16);
   float* p = s.p.need(ldp * size_t(m.heads) + 64);
   float* x = s.x.need(size_t(n) * m.dim);
-  embed(m, m.target_words, m.decoder.positions, plan.tokens, plan.lengths, n, x);
+  embed(m, m.target_embeddings, m.decoder.positions, plan.tokens, plan.lengths, n, x);
   for (int i = 0; i < int(m.decoder.layers.size()); ++i) {
     auto& l = m.decoder.layers[i];
-    around(m, s, l.self.norm, x, n, [&](const float* h) {
-      float* qkv = s.a.need(size_t(n) * 3 * wide);
-      map(s, *l.self.in, h, n, m.dim, qkv, 3 * wide);
-      float* out = s.b.need(size_t(n) * wide);
+    residual(m, s, l.self.norm, x, n, [&](const float* h) {
+      float* qkv = s.a.need(size_t(n) * 3 * attention_dim);
+      linear(s, *l.self.in, h, n, m.dim, qkv, 3 * attention_dim);
+      float* out = s.b.need(size_t(n) * attention_dim);
       self_attention<T>(m, plan, i, qkv, p, ldp, out);
-      add(s, *l.self.out, out, n, wide, x, m.dim);
+      add_linear(s, *l.self.out, out, n, attention_dim, x, m.dim);
     });
-    if (m.crossed)
-      around(m, s, l.cross_norm, x, n, [&](const float* h) {
-        float* q = s.a.need(size_t(n) * wide);
-        map(s, *l.cross_query, h, n, m.dim, q, wide);
-        float* out = s.b.need(size_t(n) * wide);
+    if (m.has_encoder)
+      residual(m, s, l.cross_norm, x, n, [&](const float* h) {
+        float* q = s.a.need(size_t(n) * attention_dim);
+        linear(s, *l.cross_query, h, n, m.dim, q, attention_dim);
+        float* out = s.b.need(size_t(n) * attention_dim);
         cross_attention<T>(m, plan, i, q, p, out);
-        add(s, *l.cross_out, out, n, wide, x, m.dim);
+        add_linear(s, *l.cross_out, out, n, attention_dim, x, m.dim);
       });
-    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed_forward(m, s, l.feed, h, x, n); });
+    residual(m, s, l.feed.norm, x, n, [&](const float* h) { feed_forward(m, s, l.feed, h, x, n); });
   }
   normalise(m.decoder.last, x, x, n, m.dim);
   const int k = int(plan.k);
-  if (plan.shortlists && plan.scores) all_listed(s, plan.shortlists, x, n, m.dim, plan.scores, m.vocab);
-  else if (plan.shortlists) best_listed(s, plan.shortlists, x, n, m.dim, k, plan.log_p, plan.best);
-  else if (plan.scores) map(s, *m.output, x, n, m.dim, plan.scores, m.vocab);
-  else best_words(s, *m.output, x, n, m.dim, k, plan.log_p, plan.best);
+  if (plan.shortlists && plan.scores) all_shortlisted(s, plan.shortlists, x, n, m.dim, plan.scores, m.vocab);
+  else if (plan.shortlists) best_shortlisted(s, plan.shortlists, x, n, m.dim, k, plan.log_p, plan.best);
+  else if (plan.scores) linear(s, *m.output, x, n, m.dim, plan.scores, m.vocab);
+  else best_tokens(s, *m.output, x, n, m.dim, k, plan.log_p, plan.best);
 }
 }  // namespace
 
@@ -860,120 +868,122 @@ extern "C" {
 
 // The precisions of this machine: 1 float32, 2 int8, 4 bfloat16, added.
 int engine_kinds() {
-  int found = 1;
+  int kinds = 1;
 #ifdef __AVX512VNNI__
-  found += 2;
+  kinds += 2;
 #endif
 #ifdef __AVX512BF16__
-  found += 4;
+  kinds += 4;
 #endif
-  return found;
+  return kinds;
 }
 
-// Let a second thread compute halves of products from now on, or not.
-void engine_share(int wanted) {
-  if (bool(partner) == bool(wanted)) return;
-  try { partner.reset(wanted ? new Partner : nullptr); } catch (...) {}  // without a second thread
+// Start or stop the second thread that computes halves of products.
+void engine_use_helper(int enabled) {
+  if (bool(helper) == bool(enabled)) return;
+  try { helper.reset(enabled ? new HelperThread : nullptr); } catch (...) {}  // without a second thread
 }
 
-void engine_limit(int64_t bytes) { max_bytes = bytes; }
+void engine_limit_allocation(int64_t bytes) { max_bytes = bytes; }
 
-// Create a model. `t` are the tensors in the order in which they are taken below; the model is stored in `made`.
-int engine_new(const ModelShape* shape, const float* const* t, void** made) { return guarded([&] {
+// Create a model and store it in `model`. `t` are the tensors in the order in which they are read below.
+int engine_new(const ModelShape* shape, const float* const* t, void** model) { return guarded([&] {
   const ModelShape& n = *shape;
   auto m = std::make_unique<Model>();
   m->dim = n.dim; m->heads = n.heads; m->width = n.width; m->inner = n.inner; m->vocab = n.vocab;
-  m->activation = n.activation; m->pre = n.pre; m->crossed = n.crossed; m->kind = n.kind; m->scale = n.scale;
-  const int wide = m->heads * m->width, dim = m->dim;
+  m->activation = n.activation; m->pre_norm = n.pre_norm; m->has_encoder = n.has_encoder; m->kind = n.kind; m->scale = n.scale;
+  const int attention_dim = m->heads * m->width, dim = m->dim;
   auto matrix = [&](int N, int K) { m->owned.push_back(nullptr); auto* p = m->owned.back() = pack(m->kind, N, K, t[0], t[1]); t += 2; return p; };
   auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(n.eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
-  const int up = m->activation == SWIGLU ? 2 * m->inner : m->inner;
+  const int hidden = m->activation == SWIGLU ? 2 * m->inner : m->inner;
   auto stack = [&](Stack& s, int layers, bool cross, int last) {
     s.layers.resize(layers);
     for (auto& l : s.layers) {
-      l.self.in = matrix(3 * wide, dim); l.self.out = matrix(dim, wide); l.self.norm = norm(n.norm);
-      if (cross) { l.cross_query = matrix(wide, dim); l.cross_out = matrix(dim, wide); l.cross_norm = norm(n.norm); }
-      l.feed.in = matrix(up, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n.norm);
+      l.self.in = matrix(3 * attention_dim, dim); l.self.out = matrix(dim, attention_dim); l.self.norm = norm(n.norm);
+      if (cross) { l.cross_query = matrix(attention_dim, dim); l.cross_out = matrix(dim, attention_dim); l.cross_norm = norm(n.norm); }
+      l.feed.in = matrix(hidden, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n.norm);
     }
     s.last = norm(last);
   };
-  m->target_words = *t++;
-  if (m->crossed) {
-    m->source_words = *t++;
+  m->target_embeddings = *t++;
+  if (m->has_encoder) {
+    m->source_embeddings = *t++;
     stack(m->encoder, n.encoder_layers, false, n.last_norm);
-    m->cross_memory = matrix(int(n.decoder_layers) * 2 * wide, dim);
+    m->cross_memory = matrix(int(n.decoder_layers) * 2 * attention_dim, dim);
   }
-  stack(m->decoder, n.decoder_layers, m->crossed, n.last_norm);
+  stack(m->decoder, n.decoder_layers, m->has_encoder, n.last_norm);
   m->output = matrix(m->vocab, dim);
-  *made = m.release();
+  *model = m.release();
 }); }
 void engine_free(void* m) { delete static_cast<Model*>(m); }
 
-// Prepare for shortlists: `weight` (vocabulary, dim) is used in place.
-int engine_list(void* model, const float* weight) { return guarded([&] {
+// Prepare for shortlists. `weight` (vocabulary, dim) is not copied and must stay valid.
+int engine_prepare_shortlists(void* model, const float* weight) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   const Matrix& o = *m.output;
-  if (o.kind == F32) { m.by_word = reinterpret_cast<const int32_t*>(weight); return; }
+  if (o.kind == F32) { m.weight_by_token = reinterpret_cast<const int32_t*>(weight); return; }
   int32_t* to = m.cells.need(size_t(o.N) * o.depth);
   for (int n = 0; n < o.N; ++n)
     for (int k = 0; k < o.depth; ++k) *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
-  m.by_word = m.cells.p;
+  m.weight_by_token = m.cells.p;
 }); }
-// The columns of some tokens (sorted); freed by engine_forget.
-int engine_choose(void* model, int64_t n, const int32_t* words, void** chosen) { return guarded([&] {
+// The columns of some tokens (sorted); freed by engine_free_columns.
+int engine_select_columns(void* model, int64_t n, const int32_t* tokens, void** chosen) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
-  *chosen = choose(*m.output, m.by_word, int(n), words);
+  *chosen = select_columns(*m.output, m.weight_by_token, int(n), tokens);
 }); }
-void engine_forget(void* chosen) { delete static_cast<Matrix*>(chosen); }
+void engine_free_columns(void* chosen) { delete static_cast<Matrix*>(chosen); }
 
 void engine_positions(void* model, const float* encoder, const float* decoder) {
   auto* m = static_cast<Model*>(model);
   m->encoder.positions = encoder; m->decoder.positions = decoder;
 }
 
-// Numbers of the memory of a sentence of n tokens.
-int64_t engine_room(void* model, int64_t n) {
+// How many numbers the cross-attention memory of a sentence of n tokens has.
+int64_t engine_memory_size(void* model, int64_t n) {
   auto* m = static_cast<Model*>(model);
-  return int64_t(m->decoder.layers.size()) * m->heads * m->width * (up(n, 16) + n);
+  return int64_t(m->decoder.layers.size()) * m->heads * m->width * (round_up(n, 16) + n);
 }
 
-// Encode concatenated sentences. The memory of each has, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
-int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, void* const* memory) {
+// Encode concatenated sentences. The memory of each has, per decoder layer, keys as columns (heads, D, n rounded up to 16) and
+// values (n, attention_dim).
+int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* tokens, const int32_t* position,
+                  void* const* memory) {
   return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   auto& s = scratch;
   int total = 0, longest = 0;
   for (int b = 0; b < sentences; ++b) { total += lengths[b]; longest = lengths[b] > longest ? lengths[b] : longest; }
-  const int wide = m.heads * m.width, D = m.width, ld = up(longest, 16);
+  const int attention_dim = m.heads * m.width, D = m.width, ld = round_up(longest, 16);
   const float f = 1.f / std::sqrt(float(D));
   float* x = s.x.need(size_t(total) * m.dim);
-  embed(m, m.source_words, m.encoder.positions, words, at, total, x);
+  embed(m, m.source_embeddings, m.encoder.positions, tokens, position, total, x);
   float* kt = s.kt.need(size_t(D) * ld);
   float* p = s.p.need(ld + 64);
   for (auto& l : m.encoder.layers) {
-    around(m, s, l.self.norm, x, total, [&](const float* h) {
-      float* qkv = s.a.need(size_t(total) * 3 * wide);
-      map(s, *l.self.in, h, total, m.dim, qkv, 3 * wide);
-      float* out = s.b.need(size_t(total) * wide);
+    residual(m, s, l.self.norm, x, total, [&](const float* h) {
+      float* qkv = s.a.need(size_t(total) * 3 * attention_dim);
+      linear(s, *l.self.in, h, total, m.dim, qkv, 3 * attention_dim);
+      float* out = s.b.need(size_t(total) * attention_dim);
       size_t o = 0;
       for (int b = 0; b < sentences; o += lengths[b++])
         for (int head = 0; head < m.heads; ++head) {
           const int n = lengths[b];
-          const float* base = qkv + o * 3 * wide + head * D;
-          columns(base + wide, 3 * wide, n, D, up(n, 16), kt);
+          const float* base = qkv + o * 3 * attention_dim + head * D;
+          columns(base + attention_dim, 3 * attention_dim, n, D, round_up(n, 16), kt);
           for (int i = 0; i < n; ++i) {
-            energies(base + size_t(i) * 3 * wide, kt, D, n, up(n, 16), f, p);
+            energies(base + size_t(i) * 3 * attention_dim, kt, D, n, round_up(n, 16), f, p);
             const float by = softmax(p, n);
-            mix(p, n, D, by, out + (o + i) * wide + head * D, [&](int j) { return base + 2 * wide + size_t(j) * 3 * wide; });
+            weighted_sum(p, n, D, by, out + (o + i) * attention_dim + head * D, [&](int j) { return base + 2 * attention_dim + size_t(j) * 3 * attention_dim; });
           }
         }
-      add(s, *l.self.out, out, total, wide, x, m.dim);
+      add_linear(s, *l.self.out, out, total, attention_dim, x, m.dim);
     });
-    around(m, s, l.feed.norm, x, total, [&](const float* h) { feed_forward(m, s, l.feed, h, x, total); });
+    residual(m, s, l.feed.norm, x, total, [&](const float* h) { feed_forward(m, s, l.feed, h, x, total); });
   }
   normalise(m.encoder.last, x, x, total, m.dim);
-  if (m.kind == F32) remember(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
-  else remember(m, s, sentences, lengths, total, x, reinterpret_cast<uint16_t* const*>(memory));
+  if (m.kind == F32) store_cross_memory(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
+  else store_cross_memory(m, s, sentences, lengths, total, x, reinterpret_cast<uint16_t* const*>(memory));
   });
 }
 

@@ -36,13 +36,13 @@ def associate(prepared: Prepared, source: Any, target: Any, best: int = 60, freq
     blocks = [(start, min(start + width, sizes[1])) for start in range(0, sizes[1], width)]
     scores, tokens = np.zeros((sizes[0], best), np.float32), np.full((sizes[0], best), EOS, np.int32)
     with track(prepared.rows * (1 + 2 * len(blocks)), "learning the shortlist", "rows") as bar:
-        often, totals = _first(prepared, sizes, bar)
-        top = np.argsort(-often, kind="stable")[:frequent]
-        top = top[often[top] > 0]
-        given = np.union1d(top, [UNK, EOS])  # allowed for every sentence, so not listed
+        frequencies, totals = _first(prepared, sizes, bar)
+        top = np.argsort(-frequencies, kind="stable")[:frequent]
+        top = top[frequencies[top] > 0]
+        always_allowed = np.union1d(top, [UNK, EOS])  # allowed for every sentence, so not listed
         for start, stop in blocks:
             counts = _counts(prepared, (sizes[0], start, stop), totals, bar)
-            counts[:, given[(given >= start) & (given < stop)] - start] = 0
+            counts[:, always_allowed[(always_allowed >= start) & (always_allowed < stop)] - start] = 0
             _merge(scores, tokens, counts, start)
     tokens[scores == 0] = EOS
     return Shortlist(tokens, top.astype(np.int32), source.fingerprint, target.fingerprint, sizes[1])
@@ -92,13 +92,13 @@ def chunks(prepared: Prepared) -> Iterator[Chunk]:
 
 def _first(prepared: Prepared, sizes: tuple[int, int], bar: Any) -> tuple[TokenIds, NDArray[np.float32]]:
     """Return the frequency of each target token, and Σ_f c₁(e, f) of each source token."""
-    often, totals = np.zeros(sizes[1], np.int64), np.zeros(sizes[0])
+    frequencies, totals = np.zeros(sizes[1], np.int64), np.zeros(sizes[0])
     for chunk in chunks(prepared):
-        often += np.bincount(chunk.target, minlength=sizes[1])
-        each = np.repeat(chunk.target_lengths / chunk.source_lengths, chunk.source_lengths)
-        totals += np.bincount(chunk.source, each, minlength=sizes[0])
+        frequencies += np.bincount(chunk.target, minlength=sizes[1])
+        shares = np.repeat(chunk.target_lengths / chunk.source_lengths, chunk.source_lengths)
+        totals += np.bincount(chunk.source, shares, minlength=sizes[0])
         bar.advance(len(chunk.source_lengths))
-    return often, totals.clip(1e-9).astype(np.float32)
+    return frequencies, totals.clip(1e-9).astype(np.float32)
 
 
 def _counts(
@@ -129,16 +129,16 @@ def _merge(
     """Merge the best of a block into `scores` and `tokens`, some source tokens at a time."""
     best = scores.shape[1]
     for row in range(0, len(scores), 512):
-        here = slice(row, row + 512)
-        block = np.concatenate([scores[here], counts[here]], 1)
-        names = np.concatenate(
+        rows = slice(row, row + 512)
+        block = np.concatenate([scores[rows], counts[rows]], 1)
+        ids = np.concatenate(
             [
-                tokens[here],
+                tokens[rows],
                 np.broadcast_to(
-                    np.arange(start, start + counts.shape[1], dtype=np.int32), counts[here].shape
+                    np.arange(start, start + counts.shape[1], dtype=np.int32), counts[rows].shape
                 ),
             ],
             1,
         )
         top = np.argpartition(-block, min(best, block.shape[1]) - 1, 1)[:, :best]
-        scores[here], tokens[here] = np.take_along_axis(block, top, 1), np.take_along_axis(names, top, 1)
+        scores[rows], tokens[rows] = np.take_along_axis(block, top, 1), np.take_along_axis(ids, top, 1)

@@ -16,45 +16,46 @@ SIZE = 8  # sentences per matrix: more share its load, and compute more columns 
 
 
 class SharedShortlists:
-    """The shortlists of rows, as the struct `Listed` of engine.cpp.
+    """The shortlists of rows, as the struct `Shortlist` of engine.cpp.
 
     Each row of `rows` has the addresses of the matrix, of the bits that mark the row's columns in it and of
     the row's tokens, and the number of its tokens.
     """
 
-    def __init__(self, rows: Any, kept: dict[int, tuple[Any, ...]]) -> None:
-        self.rows, self._kept = rows, kept  # the objects at these addresses, by that of the matrix
+    def __init__(self, rows: Any, referenced: dict[int, tuple[Any, ...]]) -> None:
+        self.rows = rows
+        self._referenced = referenced  # the objects at these addresses, by the address of the matrix
 
     @classmethod
     def of(cls, allowed: list[Any], choose: Callable[[Any], Any]) -> SharedShortlists:
         """Group neighbouring sentences. `allowed` are the tokens of each, sorted; `choose` makes a matrix of
         some.
         """
-        rows, kept = np.zeros((len(allowed), 4), np.int64), {}
+        rows, referenced = np.zeros((len(allowed), 4), np.int64), {}
         for start in range(0, len(allowed), SIZE):
             group = allowed[start : start + SIZE]
             lengths = np.array([len(tokens) for tokens in group])
             flat = np.concatenate(group).astype(np.int32)
-            every = np.zeros(int(flat.max()) + 1, bool)
-            every[flat] = True
-            chosen = choose(np.flatnonzero(every).astype(np.int32))
-            place = np.cumsum(every) - 1
-            bits = np.zeros((len(group), -(-int(place[-1] + 1) // 64) * 64), bool)
-            bits[np.repeat(np.arange(len(group)), lengths), place[flat]] = True
+            in_any_shortlist = np.zeros(int(flat.max()) + 1, bool)
+            in_any_shortlist[flat] = True
+            chosen = choose(np.flatnonzero(in_any_shortlist).astype(np.int32))
+            column = np.cumsum(in_any_shortlist) - 1
+            bits = np.zeros((len(group), -(-int(column[-1] + 1) // 64) * 64), bool)
+            bits[np.repeat(np.arange(len(group)), lengths), column[flat]] = True
             marks = np.packbits(bits, axis=1, bitorder="little")
-            mine = rows[start : start + SIZE]
-            mine[:, 0] = chosen.address
-            mine[:, 1] = marks.ctypes.data + marks.strides[0] * np.arange(len(group))
-            mine[:, 2] = flat.ctypes.data + flat.itemsize * (np.cumsum(lengths) - lengths)
-            mine[:, 3] = lengths
-            kept[chosen.address] = chosen, marks, flat
-        return cls(rows, kept)
+            group_rows = rows[start : start + SIZE]
+            group_rows[:, 0] = chosen.address
+            group_rows[:, 1] = marks.ctypes.data + marks.strides[0] * np.arange(len(group))
+            group_rows[:, 2] = flat.ctypes.data + flat.itemsize * (np.cumsum(lengths) - lengths)
+            group_rows[:, 3] = lengths
+            referenced[chosen.address] = chosen, marks, flat
+        return cls(rows, referenced)
 
     def reorder(self, pick: Any) -> SharedShortlists:
         rows = self.rows[pick]
         return SharedShortlists(
-            rows, {address: self._kept[address] for address in np.unique(rows[:, 0]).tolist()}
+            rows, {address: self._referenced[address] for address in np.unique(rows[:, 0]).tolist()}
         )
 
     def join(self, other: SharedShortlists) -> SharedShortlists:
-        return SharedShortlists(np.concatenate([self.rows, other.rows]), self._kept | other._kept)
+        return SharedShortlists(np.concatenate([self.rows, other.rows]), self._referenced | other._referenced)

@@ -48,8 +48,7 @@ def check_same(model: Model, title: str, *keys: str) -> None:
         if a != b:
             raise OptionError(
                 f"{title} cannot express this model: its encoder has {key} {a} and its decoder {b}, and "
-                f"{title} "
-                f"has one {key} for both; train with the same value for both"
+                f"{title} has one {key} for both; train with the same value for both"
             )
 
 

@@ -87,29 +87,31 @@ class Buffers:
         self.cross[:, :, :rows, :, :length].copy_(memory.cross)
         self.source_mask[:rows, :, :, :length].copy_(memory.source_mask)
 
-    def copy_from(self, other: Buffers, rows: Tensor, at: int) -> None:
-        """Copy the state of sentences `rows` of `other`, which may be these buffers; `at` is the position."""
+    def copy_from(self, other: Buffers, rows: Tensor, position: int) -> None:
+        """Copy the first `position` tokens of sentences `rows` of `other`, which may be these buffers."""
         n, width, source = len(rows), other.size.width, other.size.source
-        self.cache[:, :, :n, :, :at, :width].copy_(other.cache[:, :, :, :, :at].index_select(2, rows))
+        self.cache[:, :, :n, :, :position, :width].copy_(
+            other.cache[:, :, :, :, :position].index_select(2, rows)
+        )
         self.cross[:, :, :n, :, :source].copy_(other.cross.index_select(2, rows))
         self.source_mask[:n, :, :, :source].copy_(other.source_mask.index_select(0, rows))
-        self.position.fill_(at)
+        self.position.fill_(position)
 
-    def start_search(self, first: Tensor, limits: list[int], at: int) -> None:
-        """Start a beam search at position `at`: row 0 of each sentence gets its first token."""
+    def start_search(self, first: Tensor, limits: list[int], position: int) -> None:
+        """Start a beam search at `position`: row 0 of each sentence gets its first token."""
         n = len(limits)
         self.score.fill_(-torch.inf)[:n, 0] = 0
         self.last.fill_(-torch.inf)
         self.ended.zero_()
         self.done.fill_(True)[:n] = False
-        self.limit[:n] = torch.tensor(limits, device=self.limit.device) + at
+        self.limit[:n] = torch.tensor(limits, device=self.limit.device) + position
         self.tokens[:n, 0] = first
         self.past.zero_()
-        self.position.fill_(at)
+        self.position.fill_(position)
 
-    def continue_search(self, other: Buffers, rows: Tensor, at: int) -> None:
-        """Continue the beam search of sentences `rows` of `other` at position `at`."""
-        self.copy_from(other, rows, at)
+    def continue_search(self, other: Buffers, rows: Tensor, position: int) -> None:
+        """Continue the beam search of sentences `rows` of `other` at `position`."""
+        self.copy_from(other, rows, position)
         self.done.fill_(True)
         self.score.fill_(-torch.inf)
         for name in self.PER_SENTENCE:
@@ -130,8 +132,8 @@ class BufferPool:
         """Return cleared buffers of at least this size."""
         size = Size(bucket(groups), width, bucket(source) if source else 0, bucket(length))
         with self._lock:
-            at = next((i for i, buffers in enumerate(self._free) if buffers.size == size), None)
-            buffers = None if at is None else self._free.pop(at)
+            index = next((i for i, buffers in enumerate(self._free) if buffers.size == size), None)
+            buffers = None if index is None else self._free.pop(index)
         buffers = buffers or self._new(engine, size)
         buffers.clear()
         return buffers

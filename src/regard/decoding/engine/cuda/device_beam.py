@@ -1,4 +1,4 @@
-"""Beam search on the device; only now and then the host asks which sentences are finished."""
+"""Beam search on the GPU; the host asks only every few steps which sentences are finished."""
 
 from __future__ import annotations
 
@@ -78,12 +78,9 @@ def search(
     engine: CudaEngine, tasks: list[SearchTask], state: CudaDecoderState, first: Tensor, beam: Beam, end: int
 ) -> None:
     """Search all tasks, with smaller buffers as fewer sentences are left."""
-    start, longest, k = (
-        state.position,
-        max(task.max_length for task in tasks),
-        min(beam.shape().top or 1, engine.vocab),
-    )
-    trail, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
+    start, longest = state.position, max(task.max_length for task in tasks)
+    k = min(beam.shape().top or 1, engine.vocab)
+    backpointers, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
     buffers = engine.pool.take(engine, len(tasks), beam.size, state.source, start + longest)
     try:
         if state.buffers is None:
@@ -105,22 +102,22 @@ def search(
             if all((cancelled := tasks[i].cancelled) is not None and cancelled() for i in ids.tolist()):
                 return  # all are cancelled
             done = buffers.done[: len(ids)].cpu().numpy()
-            left = np.flatnonzero(~done)
-            if 2 * bucket(len(left)) <= buffers.size.groups or not len(left):
-                trail.fetch(buffers, ids, start, step)
-                trail.finish(buffers, ids, np.flatnonzero(done), start)
-                buffers = shrunk(engine, buffers, torch.from_numpy(left).to(engine.device), start + step)
-                ids = ids[left]
+            remaining = np.flatnonzero(~done)
+            if 2 * bucket(len(remaining)) <= buffers.size.groups or not len(remaining):
+                backpointers.fetch(buffers, ids, start, step)
+                backpointers.finish(buffers, ids, np.flatnonzero(done), start)
+                buffers = shrunk(engine, buffers, torch.from_numpy(remaining).to(engine.device), start + step)
+                ids = ids[remaining]
     finally:
         engine.pool.release(buffers)
 
 
-def shrunk(engine: CudaEngine, buffers: Buffers, rows: Tensor, at: int) -> Buffers:
+def shrunk(engine: CudaEngine, buffers: Buffers, rows: Tensor, position: int) -> Buffers:
     """Move the remaining sentences into smaller buffers."""
     if not len(rows):
         return buffers
     small = engine.pool.take(engine, len(rows), buffers.size.width, buffers.size.source, buffers.size.length)
-    small.continue_search(buffers, rows, at)
+    small.continue_search(buffers, rows, position)
     engine.pool.release(buffers)
     return small
 
@@ -135,24 +132,24 @@ class Backpointers:
 
     def fetch(self, buffers: Buffers, ids: Any, start: int, step: int) -> None:
         """Copy the steps since the last call, up to `step`, of the sentences in the buffers."""
-        here = slice(start + self.known, start + step)
-        self.history[self.known : step, ids] = buffers.history[here, : len(ids)].cpu().numpy()
-        self.parents[self.known : step, ids] = buffers.parents[here, : len(ids)].cpu().numpy()
+        steps = slice(start + self.known, start + step)
+        self.history[self.known : step, ids] = buffers.history[steps, : len(ids)].cpu().numpy()
+        self.parents[self.known : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
         self.known = step
 
     def finish(self, buffers: Buffers, ids: Any, done: Any, start: int) -> None:
         """Store the hypotheses of finished sentences: those that ended, and those that the length limit cut
         off.
         """
-        there, ids, width = torch.from_numpy(done), ids[done], self.beam.size
-        host = lambda x: x.index_select(0, there.to(x.device)).cpu().numpy()  # noqa: E731
+        rows, ids, width = torch.from_numpy(done), ids[done], self.beam.size
+        to_host = lambda x: x.index_select(0, rows.to(x.device)).cpu().numpy()  # noqa: E731
         count, score, row = (
-            host(buffers.ended),
-            host(buffers.ended_score)[:, :-1],
-            host(buffers.ended_row)[:, :-1],
+            to_host(buffers.ended),
+            to_host(buffers.ended_score)[:, :-1],
+            to_host(buffers.ended_row)[:, :-1],
         )
-        length, last = host(buffers.ended_at)[:, :-1] - start, host(buffers.last)
-        group, nth = np.nonzero(np.arange(2 * width) < count[:, None])
+        length, last = to_host(buffers.ended_at)[:, :-1] - start, to_host(buffers.last)
+        group, rank = np.nonzero(np.arange(2 * width) < count[:, None])
         cut_group, slot = np.nonzero(
             (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None])
         )
@@ -161,16 +158,11 @@ class Backpointers:
             np.concatenate([group, cut_group]),
             np.arange(len(group) + len(cut_group)) < len(group),
         )
-        lengths = np.concatenate([length[group, nth], limit[cut_group]])
-        texts = self._read(ids[groups], np.concatenate([row[group, nth], slot]), lengths)
-        log_p = np.concatenate([score[group, nth], last[cut_group, slot]])
-        columns = (
-            ids[groups],
-            texts,
-            lengths,
-            log_p,
-            ended,
-        )  # as lists: a number at a time out of an array is slow
+        lengths = np.concatenate([length[group, rank], limit[cut_group]])
+        texts = self._read(ids[groups], np.concatenate([row[group, rank], slot]), lengths)
+        log_p = np.concatenate([score[group, rank], last[cut_group, slot]])
+        columns = ids[groups], texts, lengths, log_p, ended
+        # As lists: reading an array number by number is slow.
         for i, text, n, p, has_ended in zip(*(column.tolist() for column in columns), strict=True):
             self.tasks[i].hypotheses.append(
                 Hypothesis(text[:n], p, self.beam.score(p, n + has_ended), has_ended)
@@ -187,9 +179,9 @@ class Backpointers:
         """Follow the backpointers; return tokens (hypotheses, longest)."""
         tokens = np.zeros((len(ids), int(lengths.max(initial=0))), np.int64)
         for step in range(tokens.shape[1] - 1, -1, -1):
-            on = lengths > step
-            tokens[on, step] = self.history[step, ids[on], rows[on]]
-            rows[on] = self.parents[step, ids[on], rows[on]]
+            within = lengths > step
+            tokens[within, step] = self.history[step, ids[within], rows[within]]
+            rows[within] = self.parents[step, ids[within], rows[within]]
         return tokens
 
 
@@ -205,6 +197,6 @@ def top(log_p: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = lines.shape[2]
     if k >= columns:
         return log_p.topk(k, -1)
-    which = lines.amax(1).topk(k, -1).indices  # (rows, k)
-    best, at = lines.gather(2, which[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
-    return best, at // k * columns + which.gather(1, at % k)
+    best_columns = lines.amax(1).topk(k, -1).indices  # (rows, k)
+    best, index = lines.gather(2, best_columns[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
+    return best, index // k * columns + best_columns.gather(1, index % k)

@@ -49,8 +49,8 @@ class Weights:
                 pack(x.attention.Wq, x.attention.Wk, x.attention.Wv, scale=scale), pack(x.attention.Wo),
                 *((None, None) if x.cross is None else (pack(x.cross.Wq, scale=scale), pack(x.cross.Wo))),
                 pack(x.feed.W1), pack(x.feed.W2),
-                [norm(around.norm)
-                 for around in (x.around_attention, x.around_cross, x.around_feed) if around],
+                [norm(residual.norm)
+                 for residual in (x.around_attention, x.around_cross, x.around_feed) if residual],
             )
             for x in stack.layers
         ]  # fmt: skip

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from regard.data.cached_encoder import CachedEncoder
-from regard.data.spelled_tokenizer import MOST, SpelledTokenizer
 from regard.data.tokenizer import UNK, Tokenizer
+from regard.data.word_character_tokenizer import MOST, WordCharacterTokenizer
 from regard.errors import DataError
 
 LINES = ["The cat sat", "the Cat ran", "the dog"]
 
 
 @pytest.fixture
-def spelled() -> SpelledTokenizer:
-    tokenizer = Tokenizer.train(LINES, "spelled", 100, lowercase=True, min_count=2)
-    assert isinstance(tokenizer, SpelledTokenizer)
+def spelled() -> WordCharacterTokenizer:
+    tokenizer = Tokenizer.train(LINES, "word-characters", 100, lowercase=True, min_count=2)
+    assert isinstance(tokenizer, WordCharacterTokenizer)
     return tokenizer
 
 
-def test_a_word_is_its_number_and_its_bytes(spelled: SpelledTokenizer) -> None:
+def test_a_word_is_its_number_and_its_bytes(spelled: WordCharacterTokenizer) -> None:
     base = len(spelled.words)
     assert spelled.words.vocabulary.keys() >= {"the", "cat"}
     assert "dog" not in spelled.words.vocabulary  # seen once
@@ -36,21 +36,21 @@ def test_a_word_is_its_number_and_its_bytes(spelled: SpelledTokenizer) -> None:
     assert len(spelled) == base + 256
 
 
-def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: SpelledTokenizer) -> None:
+def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: WordCharacterTokenizer) -> None:
     assert spelled.decode(spelled.encode("McX likes ünseen 😀 words")) == "McX likes ünseen 😀 words"
 
 
-def test_of_a_long_word_both_ends_are_spelled(spelled: SpelledTokenizer) -> None:
+def test_of_a_long_word_both_ends_are_spelled(spelled: WordCharacterTokenizer) -> None:
     ids = spelled.encode("a" * 30 + "b" * 30)
     assert len(ids) == 1 + MOST
     assert spelled.decode(ids) == "a" * 12 + "b" * 12
 
 
-def test_several_spaces_are_nothing(spelled: SpelledTokenizer) -> None:
+def test_several_spaces_are_nothing(spelled: WordCharacterTokenizer) -> None:
     assert spelled.encode(" the   cat ") == spelled.encode("the cat")
 
 
-def test_a_corpus_is_encoded_as_its_texts_are(spelled: SpelledTokenizer) -> None:
+def test_a_corpus_is_encoded_as_its_texts_are(spelled: WordCharacterTokenizer) -> None:
     texts = ["the cat", "un seen", "", "The the THE"]
     encoded = CachedEncoder(spelled).encode(texts)
     assert encoded.tokens.tolist() == [i for text in texts for i in spelled.encode(text)]
@@ -58,7 +58,7 @@ def test_a_corpus_is_encoded_as_its_texts_are(spelled: SpelledTokenizer) -> None
 
 
 def test_it_comes_back_from_its_file_and_from_another_process(
-    spelled: SpelledTokenizer, tmp_path: Path
+    spelled: WordCharacterTokenizer, tmp_path: Path
 ) -> None:
     spelled.save(tmp_path / "source.json")
     for loaded in (
@@ -66,18 +66,18 @@ def test_it_comes_back_from_its_file_and_from_another_process(
         pickle.loads(pickle.dumps(spelled)),
         Tokenizer.read(spelled.text),
     ):
-        assert isinstance(loaded, SpelledTokenizer)
+        assert isinstance(loaded, WordCharacterTokenizer)
         assert loaded == spelled
         assert loaded.lowercase
         assert loaded.encode("The Xat") == spelled.encode("The Xat")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"spelled": {"model": 3}}', encoding="utf-8")
+    (tmp_path / "a.json").write_text('{"word_characters": {"model": 3}}', encoding="utf-8")
     with pytest.raises(DataError, match=r"a.json: this is not a tokenizer file"):
         Tokenizer.load(tmp_path / "a.json")
 
 
-def test_a_number_of_another_vocabulary_is_refused(spelled: SpelledTokenizer) -> None:
-    with pytest.raises(DataError, match="another model's"):
+def test_a_number_of_another_vocabulary_is_refused(spelled: WordCharacterTokenizer) -> None:
+    with pytest.raises(DataError, match="belongs to another model"):
         spelled.decode([len(spelled)])

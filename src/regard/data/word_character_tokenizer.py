@@ -1,9 +1,9 @@
 """The tokenizer of taggers with character features: each word's id, followed by the ids of its UTF-8 bytes.
 
-A tagger needs to know a word it has never seen by its letters. So that words and letters travel together
-through preparation, batches and checkpoints as any tokens do, they share one range of numbers: those below
-`len(words)` are words, the 256 above are bytes. A word in lower case for the vocabulary keeps its own case in
-its bytes. Of a word longer than MOST bytes, its two ends are spelled.
+A tagger recognizes an unknown word by its characters. Words and bytes share one range of ids, so that they
+pass through preparation, batches and checkpoints as any tokens do: ids below `len(words)` are words, the 256
+ids above are bytes. A word that is lower-cased for the vocabulary keeps its case in its bytes. Of a word
+longer than MOST bytes, only the first and the last bytes are kept.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from functools import cached_property
 from regard.data.tokenizer import EOS, UNK, Tokenizer
 from regard.errors import DataError
 
-MOST = 24  # bytes of a word that are spelled
+MOST = 24  # bytes kept of a word
 BYTES = 256
 
 
-class SpelledTokenizer(Tokenizer):
+class WordCharacterTokenizer(Tokenizer):
     """A vocabulary of words and of all bytes."""
 
     def __init__(self, text: str) -> None:
-        """From the text of a file: the word tokenizer under the key `spelled`."""
+        """From the text of a file: the word tokenizer under the key `word_characters`."""
         try:
             self._json = json.loads(text)
-            self.words = Tokenizer(json.dumps(self._json["spelled"]))
+            self.words = Tokenizer(json.dumps(self._json["word_characters"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"this is not a tokenizer file of regard ({error}); train one or load another"
             ) from None
-        self._inner, self.kind = self.words._inner, "spelled"
+        self._inner, self.kind = self.words._inner, "word-characters"
 
     @classmethod
-    def over(cls, words: Tokenizer) -> SpelledTokenizer:
-        """The spelled tokenizer of a word tokenizer."""
-        return cls(json.dumps({"spelled": json.loads(words.text)}, ensure_ascii=False))
+    def over(cls, words: Tokenizer) -> WordCharacterTokenizer:
+        """The word-character tokenizer of a word tokenizer."""
+        return cls(json.dumps({"word_characters": json.loads(words.text)}, ensure_ascii=False))
 
     def encode(self, text: str) -> list[int]:
         return self.encode_pieces([text])[0][0]
@@ -51,11 +51,11 @@ class SpelledTokenizer(Tokenizer):
 
     def _spell(self, text: str, numbers: list[int]) -> tuple[list[int], list[int]]:
         ids, pieces = [], []
-        spelled = [word for word in text.split(" ") if word]
-        for place, (word, number) in enumerate(zip(spelled, numbers, strict=True)):
-            letters = _ends(word.encode("utf-8", "replace"))
-            ids += [number, *(len(self.words) + byte for byte in letters)]
-            pieces += [place] * (1 + len(letters))
+        words = [word for word in text.split(" ") if word]
+        for index, (word, number) in enumerate(zip(words, numbers, strict=True)):
+            spelling = _ends(word.encode("utf-8", "replace"))
+            ids += [number, *(len(self.words) + byte for byte in spelling)]
+            pieces += [index] * (1 + len(spelling))
         return ids, pieces
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -70,18 +70,18 @@ class SpelledTokenizer(Tokenizer):
 
     def _parts(self, ids: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """The id and bytes of each word."""
-        found: list[tuple[int, list[int]]] = []
+        words: list[tuple[int, list[int]]] = []
         for i in map(int, ids):
             if not 0 <= i < len(self):
                 raise DataError(
-                    f"token number {i} lies beyond the {len(self)} of this vocabulary; "
-                    "the tokenizer is another model's"
+                    f"token id {i} is beyond the {len(self)} of this vocabulary; "
+                    "the tokenizer belongs to another model"
                 )
             if i >= len(self.words):
-                found[-1][1].append(i - len(self.words))
+                words[-1][1].append(i - len(self.words))
             elif i > EOS or i == UNK:
-                found.append((i, []))
-        return ((number, bytes(letters)) for number, letters in found)
+                words.append((i, []))
+        return ((number, bytes(spelling)) for number, spelling in words)
 
     @property
     def lowercase(self) -> bool:
@@ -94,9 +94,9 @@ class SpelledTokenizer(Tokenizer):
     def __len__(self) -> int:
         return len(self.words) + BYTES
 
-    def __reduce__(self) -> tuple[type[SpelledTokenizer], tuple[str]]:
-        return SpelledTokenizer, (self.text,)
+    def __reduce__(self) -> tuple[type[WordCharacterTokenizer], tuple[str]]:
+        return WordCharacterTokenizer, (self.text,)
 
 
-def _ends(letters: bytes) -> bytes:
-    return letters if len(letters) <= MOST else letters[: MOST // 2] + letters[-MOST // 2 :]
+def _ends(spelling: bytes) -> bytes:
+    return spelling if len(spelling) <= MOST else spelling[: MOST // 2] + spelling[-MOST // 2 :]
