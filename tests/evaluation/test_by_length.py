@@ -5,6 +5,7 @@ import pytest
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import corpus_bleu
 from regard.evaluation.by_length import bleu_by_length, plot, table
+from regard.pictures import picture
 
 
 def lines(*sizes):
@@ -86,3 +87,10 @@ def test_invalid_input_is_an_error(tmp_path):
         plot({"a": result}, tmp_path / "lengths.gif2")
     with pytest.raises(DataError, match="cannot be written: No such file or directory"):
         plot({"a": result}, tmp_path / "nowhere" / "lengths.png")
+
+
+def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(picture, "find_spec", lambda name: None)
+    result = bleu_by_length(["a b c d"], ["a b c d"], ["a b c d"])
+    with pytest.raises(OptionError, match=r'BLEU by length needs matplotlib; pip install "regard\[plot\]"'):
+        plot({"a": result}, tmp_path / "lengths.png")

@@ -32,3 +32,10 @@ def test_perplexity_is_plotted_without_the_metric(tmp_path):
     )
     plot.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_a_run_without_matplotlib_has_no_plot_and_no_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    (tmp_path / "log.jsonl").write_text('{"event": "train", "step": 1, "nll": 2.0}\n')
+    plot.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
+    assert not (tmp_path / "curves.png").exists()

@@ -14,6 +14,7 @@ from typing import Any
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import bleu_metric, reference_documents
 from regard.evaluation.plots import save_figure
+from regard.pictures.picture import check_matplotlib
 
 EDGES = (10, 20, 30, 40, 50)
 
@@ -108,6 +109,7 @@ def plot(
     curves: Mapping[str, BleuByLength], path: str | Path, *, title: str = "BLEU by sentence length"
 ) -> Path:
     """Plot one curve per system into a file (.png, .svg, .pdf)."""
+    check_matplotlib("the plot of BLEU by length")
     from matplotlib.figure import Figure
 
     first = _same_lines(curves)

@@ -17,6 +17,7 @@ import numpy as np
 
 from regard.errors import DataError, OptionError
 from regard.evaluation.plots import save_figure
+from regard.pictures.picture import check_matplotlib
 
 BINS = 15
 
@@ -63,6 +64,7 @@ class Calibration:
 
     def draw(self, path: str | Path) -> Path:
         """Plot the reliability diagram: accuracy and mean confidence of each bin, and its number of texts."""
+        check_matplotlib("the reliability diagram")
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5, 5), dpi=150, layout="constrained")

@@ -16,6 +16,7 @@ import numpy as np
 from regard.errors import DataError
 from regard.evaluation.calibration import Calibration, calibration
 from regard.evaluation.plots import save_figure
+from regard.pictures.picture import check_matplotlib
 
 MAX_MATRIX_LABELS = 12  # with more labels the text lists common mistakes instead of the matrix
 MAX_MISTAKES = 15  # confusions in that list
@@ -210,6 +211,7 @@ def _mistakes(scores: ClassificationScores) -> str:
 
 
 def _draw(scores: ClassificationScores, path: Path) -> Path:
+    check_matplotlib("the plot of the confusion matrix")
     from matplotlib.figure import Figure
 
     size = len(scores.labels)

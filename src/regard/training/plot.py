@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib.util import find_spec
 from pathlib import Path
 
 from regard.files.atomic import write_file
@@ -11,7 +12,9 @@ from regard.training.run_log import read_log
 
 
 def draw(log: Path, picture: Path, title: str = "", task: Task | None = None) -> None:
-    """Plot a run's log as a PNG file; nothing is written if the log has no values."""
+    """Plot a run's log as a PNG file; nothing is written without matplotlib or if the log has no values."""
+    if find_spec("matplotlib") is None:
+        return
     task = task or get_task("translate")
     events = list(read_log(log))
     train = [(e["step"], e["nll"]) for e in events if e["event"] == "train" and e.get("nll") is not None]
