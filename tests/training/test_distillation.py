@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +151,13 @@ def test_sources_that_are_too_long_for_the_teacher_are_not_translated(student, m
     rows = distil(student)
     assert {len(source) for source, _ in rows} <= {2, 3, 4}
     assert rows.translations.counts["long"] == sum(len(s) > 4 for s in set(sources_of(student)))
+
+
+def test_a_full_disk_is_noticed_before_the_teacher_starts(student, monkeypatch):
+    monkeypatch.setattr(distillation.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
+    monkeypatch.setattr(TranslateJob, "translate", no_teacher)
+    with pytest.raises(DataError, match=r"has 0.0 MB free and the translations need about .* REGARD_CACHE"):
+        distil(student)
 
 
 def test_a_resumed_student_has_the_same_weights(student, tmp_path):

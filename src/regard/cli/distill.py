@@ -12,7 +12,9 @@ from regard.cli.train import Quiet
 
 
 def command(
-    teacher: Annotated[Path, typer.Argument(help="Folder of the trained translator to learn from.")],
+    teacher: Annotated[
+        Path, typer.Argument(help="Translator to learn from: a folder, or a name of `regard models`.")
+    ],
     recipe: Annotated[
         str,
         typer.Argument(
@@ -63,13 +65,14 @@ def command(
     """
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
     from regard.errors import OptionError
+    from regard.models.catalog import find_model
 
     if output is not None and not only_translate:
         raise OptionError("-o writes the distilled training set; add --only-translate, or leave -o out")
     if output is not None and output.suffix != ".tsv":
         raise OptionError(f"-o writes tab-separated text; name a file that ends in .tsv, got {output}")
     chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
-    changes.append(f"distillation.teacher={json.dumps(str(teacher))}")
+    changes.append(f"distillation.teacher={json.dumps(str(find_model(teacher)))}")
     if dry_run:
         print_estimate(chosen, changes)
         return

@@ -263,6 +263,7 @@ class _Translating:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
         needed, free = ROOM * path.stat().st_size, shutil.disk_usage(self.folder).free
         if free < needed:
+            path.unlink()
             raise DataError(
                 f"{self.folder} has {free / 1e6:,.1f} MB free and the translations need about "
                 f"{needed / 1e6:,.1f} MB; {CACHE_HINT}"
