@@ -11,6 +11,7 @@ import torch
 
 import regard
 from regard.data.tokenizer import BOS, EOS
+from regard.decoding.engine.cpp_engine import Engine, _why_not_here
 from regard.errors import FolderError
 from regard.interchange import import_marian
 from regard.interchange.export import compare as comparing
@@ -124,13 +125,16 @@ def _generated(theirs, reader, mapping, texts, beam):
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_an_imported_model_translates_without_other_libraries(tmp_path, precision, monkeypatch):
-    save_marian(tmp_path, languages=LANGUAGES, spm={"model_type": "bpe", "byte_fallback": True})
+    layer = {"encoder_attention_heads": 2, "decoder_ffn_dim": 48}  # as the engine needs them
+    spm = {"model_type": "bpe", "byte_fallback": True}
+    save_marian(tmp_path, languages=LANGUAGES, spm=spm, **layer)
     import_model(tmp_path, tmp_path / "out")
     for library in ("sentencepiece", "transformers"):
         monkeypatch.setitem(sys.modules, library, None)
     model = load(tmp_path / "out")
     assert model.card["beam"] == 4
     texts = [f">>fra<< {text}" for text in ENGLISH[:20]]
+    assert isinstance(regard.fast(model, precision), Engine) or _why_not_here(precision)
     expected = regard.translate(texts, model, beam=4, limits=regard.Limits(max_length=20))
     found = regard.translate(
         texts, regard.fast(model, precision), beam=4, limits=regard.Limits(max_length=20)

@@ -35,6 +35,8 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
     bpe.save_model(str(tmp_path))
     reader = transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
     reader.save_pretrained(tmp_path)
+    for name in ("vocab.json", "merges.txt"):  # newer folders have tokenizer.json only
+        (tmp_path / name).unlink()
     torch.manual_seed(1)
     end = reader.eos_token_id
     config = transformers.GPT2Config(
