@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from regard.data.conll_reader import one_word
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.attention_weights import kind_of
-from regard.decoding.limits import Limits, max_positions
+from regard.decoding.limits import Limits
 from regard.errors import DataError, OptionError
 from regard.models.classifier import Classifier
+from regard.models.encoder import max_positions
 from regard.models.tagger import Tagger
 from regard.pipelines.classify import truncate
 from regard.pipelines.tag import word_splitter
