@@ -7,7 +7,7 @@ export PYTHONUTF8 := 1
 
 .PHONY: demo test test-all soak lint bench docs clean help
 help:
-	@echo "make demo      install, show the operator at work, train a small translator and translate"
+	@echo "make demo      install, translate, show alignments and the operator at work (trains what is not bundled)"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
 	@echo "make test-all  the slow tests too, and a long run of drawn examples"
 	@echo "make soak      attack it for minutes: kills, 10,000 requests, changed folders, wrong calls"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.multilingual import catalogued
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -28,8 +30,10 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
     bundled = {
         "regard/py.typed", "regard/attention/kernels/native.cpp", "regard/data/manifest.json",
         "regard/data/samples/tatoeba-sample.tsv.xz", "regard/recipes/small.yaml",
+        "regard/data/language_trigrams.txt",
     }  # fmt: skip
-    assert bundled <= set(names)
+    models = [path for path in (ROOT / "src/regard/models/bundled").rglob("*") if path.is_file()]
+    assert bundled | {str(path.relative_to(ROOT / "src")) for path in models} <= set(names)
     assert not any(name.startswith("tests") for name in names)
     python = str(tmp_path / "env" / "bin" / "python")
     run(sys.executable, "-m", "venv", str(tmp_path / "env"))
@@ -46,6 +50,14 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
     where = run(python, "-c", "import regard; print(regard.__file__)", cwd=tmp_path, env=clean)
     assert where.startswith(str(tmp_path))
+    (tmp_path / "models").mkdir()
+    catalogued(tmp_path / "models")
+    named = clean | {"REGARD_MODELS": str(tmp_path / "models")}
+    assert "tiny" in run(str(tmp_path / "env" / "bin" / "regard"), "models", cwd=tmp_path, env=named)
+    lines = (
+        "import regard\nprint(len(regard.translate('Wo ist er?')), regard.data.guess_language('Wo ist er?'))"
+    )
+    assert "de" in run(python, "-c", lines, cwd=tmp_path, env=named)
     assert "multi30k-en-de" in run(
         str(tmp_path / "env" / "bin" / "regard"), "recipes", cwd=tmp_path, env=clean
     )

@@ -65,7 +65,7 @@ def test_cost_prints_quoted_counted_and_measured_numbers():
 
 @pytest.mark.slow
 def test_demo_learns_to_reverse_and_shows_its_attention():
-    code, out, err = run("demo", "regard", "--steps", "400", "--no-translator")
+    code, out, err = run("demo", "regard", "--train", "--steps", "400", "--no-translator")
     assert code == 0, err
     assert "'May 5th 2000'" in out
     assert "regard → drager" in out

@@ -333,7 +333,7 @@ def test_a_stopped_demo_is_one_sentence(regard, monkeypatch):
         "train",
         lambda *a, **k: Result(Path("/gone"), False, "interrupted", 7, signal=signal.SIGTERM),
     )
-    code, _, err = regard("demo", "ab", "--steps", "1")
+    code, _, err = regard("demo", "ab", "--train", "--steps", "1")
     assert code == 143 and err.count("\n") == 1 and "stopped at step 7" in err and "/gone" not in err
 
 

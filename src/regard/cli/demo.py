@@ -1,5 +1,5 @@
-"""`regard demo`: attention as a dictionary, the choice of a kernel, a trained model and its weights, a
-translator."""
+"""`regard demo`: the bundled models at work; or, without them, attention as a dictionary, the choice of a
+kernel, a trained model and its weights, a translator."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ def command(
     translator: Annotated[
         bool, typer.Option(help="Also train a shortened recipe `small`, for half a minute, and translate.")
     ] = True,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train small models even if there are bundled ones.")
+    ] = False,
 ) -> None:
-    """Train a one-layer attention model to reverse words and show its attention; then a small translator.
+    """Show the bundled models at work: translations with their alignment, a label, tags, the operator.
+
+    With --train, and while no translator is bundled: train a one-layer attention model to reverse words and
+    show its attention; then train a small translator.
 
     Example:
 
-        regard demo attention --no-translator
+        regard demo attention --train --no-translator
     """
     import torch
     from rich.console import Console
 
-    import regard
+    from regard.cli.demo_bundled import bundled, show, show_plan
     from regard.errors import OptionError
 
     word = word.lower()
@@ -37,15 +43,14 @@ def command(
         raise OptionError(f"the word must be 1 to 16 letters a-z, got {word!r}")
     console = Console()
     torch.manual_seed(seed)
+    entries = {} if train else bundled()
+    if "translate" in entries:
+        show(entries, console)
+        return
     console.print("[bold]1. A dictionary over vectors[/bold]")
     _dictionary(console)
     console.print("\n[bold]2. One operator: the chosen kernel, and why[/bold]")
-    query, key, value = (torch.randn(4, 8, 512, 64) for _ in range(3))
-    mask, bias = regard.Causal() & regard.Window(left=64), regard.ALiBi(heads=8)
-    console.print(str(regard.explain(query, key, value, mask=mask, bias=bias)), highlight=False)
-    console.print(
-        f"output {tuple(regard.attend(query, key, value, mask=mask, bias=bias).shape)}", highlight=False
-    )
+    show_plan(console)
     console.print("\n[bold]3. Learn to reverse words, and show the attention[/bold]")
     model = _train(steps, console)
     _look(model, word, console)

@@ -78,7 +78,8 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     Args:
         texts: one text or a list of texts; the result has the same form and order. A text that is longer than
             the model's positions is truncated; a blank text gets no label.
-        model: a model folder or a loaded classifier. By default the folder in REGARD_MODEL.
+        model: a model folder, a name of `regard models` or a loaded classifier. By default the folder in
+            REGARD_MODEL, else a bundled model.
         threshold: give no label if the most likely one is below this probability.
         batch_tokens: maximum size of a batch.
         attention: store the attention maps of all layers and heads in `Classification.attention`, which

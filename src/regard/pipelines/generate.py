@@ -73,7 +73,8 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
 
     Args:
         texts: one prompt or a list of prompts; the result has the same form and order.
-        model: a model folder or a loaded language model. By default the folder in REGARD_MODEL.
+        model: a model folder, a name of `regard models` or a loaded language model. By default the folder in
+            REGARD_MODEL, else a bundled model.
         beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
         constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. A prefix is part

@@ -85,7 +85,8 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
     Args:
         texts: a text, or a list of texts and lists of words. A text is split into words as in training; the
             spans of a list of words count words instead of characters.
-        model: a model folder or a loaded tagger. By default the folder in REGARD_MODEL.
+        model: a model folder, a name of `regard models` or a loaded tagger. By default the folder in
+            REGARD_MODEL, else a bundled model.
         batch_tokens: maximum size of a batch.
         attention: store the attention maps of all layers and heads in `Tagged.attention`, which `plot` draws;
             of a text that is tagged in parts, those of the first part.

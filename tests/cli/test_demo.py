@@ -1,0 +1,58 @@
+"""Tests of demo_bundled.py: the demo uses the models that are there; test_main.py tests what it trains."""
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import demo
+from regard.cli.main import app
+from regard.models import catalog
+from tests.decoding import model_folders
+from tests.models.multilingual import catalogued
+from tests.serving.test_text_services import tagger
+
+HEADER = "---\nabout: x\ntask: {}\nlanguages: [en]\nlicense: CC0\n---\n"
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_MODELS", str(tmp_path))
+    monkeypatch.setattr(catalog, "BUNDLED", tmp_path / "nothing")
+    return tmp_path
+
+
+def test_every_bundled_model_is_shown_and_nothing_is_trained(models, monkeypatch):
+    monkeypatch.setattr(demo, "_train", None)
+    catalogued(models)
+    for task, write in (
+        ("classify", model_folders.classifier),
+        ("tag", tagger),
+        ("generate", model_folders.language_model),
+    ):
+        write(models / task)
+        (models / task / "card.md").write_text(HEADER.format(task))
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 0, result.output
+    for line in (
+        "1. Translate, and show what each word attends to (tiny)",
+        "Where is the station? → ",
+        "Cats do not like dogs. → ",
+        "2. Classify (classify)",
+        "3. Tag names (tag)",
+        "4. Continue a text (generate)",
+        "5. One operator",
+        "output (4, 8, 512, 64)",
+        "regard train translator pairs.tsv",
+    ):
+        assert line in result.output
+    assert any(shade in result.output for shade in "░▒▓█")
+
+
+@pytest.mark.parametrize("arguments", [["--train"], []])
+def test_without_a_bundled_translator_or_with_train_it_trains(models, monkeypatch, arguments):
+    trained = []
+    monkeypatch.setattr(demo, "_train", lambda steps, console: trained.append(steps))
+    monkeypatch.setattr(demo, "_look", lambda *given: None)
+    if arguments:
+        catalogued(models)
+    result = CliRunner().invoke(app, ["demo", "--no-translator", "--steps", "7", *arguments])
+    assert result.exit_code == 0 and trained == [7], result.output
