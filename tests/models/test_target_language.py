@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.data.tokenizer import BOS
 from regard.decoding.beam import Beam
-from regard.decoding.engine import why_not
+from regard.decoding.engine.cuda import engine as cuda_engine
 from regard.errors import OptionError
 from regard.models import target_language
 from regard.models.folder import load
@@ -79,13 +79,21 @@ def test_models_of_one_direction_are_unchanged(model):
     check_target(Plain(), "de")
 
 
-def test_the_engine_reads_the_same_token(tmp_path):
-    model = load(multilingual(tmp_path / "model", layer=TRANSFORMER))
-    if why_not(model) is not None:
-        pytest.skip("no C++ engine here")
-    engine = regard.fast(model, "float32")
-    for to in ("de", "fr"):
-        assert regard.translate(ENGLISH, engine, to) == regard.translate(ENGLISH, model, to)
+@pytest.mark.parametrize(
+    "make", [lambda model: regard.fast(model, "float32"), cuda_engine], ids=["cpp", "cuda"]
+)
+def test_the_engines_and_ensembles_read_the_same_token(tmp_path, make):
+    model = load(multilingual(tmp_path / "model", layer=TRANSFORMER))  # the CUDA engine runs on a CPU too
+    decoder = make(model)
+    assert target_languages(decoder) == target_languages(regard.Ensemble([decoder])) == ("de", "en", "fr")
+    limits = regard.Limits(max_length=1)
+    first, second = (
+        regard.translate(ENGLISH, decoder, to, limits=limits).hypotheses[0].log_p for to in ("de", "fr")
+    )
+    assert abs(first - second) > 1e-3  # the language matters
+    for other in (model, regard.Ensemble([decoder])):
+        (best,) = regard.translate(ENGLISH, other, "de", limits=limits).hypotheses
+        assert best.log_p == pytest.approx(first, abs=1e-4)
 
 
 def chunk(*texts):

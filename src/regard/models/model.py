@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 COMMANDS = {
     "translator": "translate",
@@ -75,6 +74,8 @@ class Model(nn.Module):
         return round(sum(a * b for a, b in zip(self._cost, terms(source_length, target_length), strict=True)))
 
     def _count(self, source_length: int, target_length: int) -> int:
+        from torch.utils.flop_counter import FlopCounterMode  # slow to import, and rarely needed
+
         meta = {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in self.parameters()}
         model = copy.deepcopy(self, meta).eval()  # copies the shapes only
         tokens = [torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length)]
