@@ -11,7 +11,16 @@ from regard.cli import main as main_module
 from regard.cli.main import PANELS, app
 
 FOLDER = Path(main_module.__file__).parent
-SHARED = {"__init__", "main", "option_groups", "jobs", "document_options", "pictures", "weight_matrix"}
+SHARED = {
+    "__init__",
+    "main",
+    "option_groups",
+    "jobs",
+    "document_options",
+    "pictures",
+    "weight_matrix",
+    "demo_bundled",
+}
 
 
 def run(*args):

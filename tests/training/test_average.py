@@ -10,6 +10,7 @@ from regard.models.folder import load
 from regard.training.average import average
 from regard.training.step_folders import step_folders
 from regard.training.trainer import train
+from tests.models.multilingual import TRANSFORMER, multilingual
 from tests.training import tiny
 
 
@@ -104,3 +105,12 @@ def test_other_models_are_refused(run, tmp_path, monkeypatch):
     ):
         average([run / "model", other / "model"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
+
+
+def test_folders_in_int8_are_refused(tmp_path):
+    folders = [
+        multilingual(tmp_path / name, layer=TRANSFORMER | {"inner": 512}, precision="int8")
+        for name in ("a", "b")
+    ]
+    with pytest.raises(FolderError, match="a is stored in int8; average the models, then `regard quantize`"):
+        average(folders, tmp_path / "mean")

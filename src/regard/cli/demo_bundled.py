@@ -21,11 +21,11 @@ DRAWN = (("Cats do not like dogs.", "de"), ("He hit me with a pie.", "fr"))
 REVIEW = "a film that is clever, warm and never too long"
 NEWS = "Ada Lovelace met Charles Babbage in London."
 PROMPT = "The king"
-OWN_FILES = """regard train translator pairs.tsv      # two columns: sentences and their translations
-regard train classifier reviews.csv   # columns text and label
+OWN_FILES = """regard train translator pairs.tsv     # columns: text and translation
+regard train classifier reviews.csv   # columns: text and label
 regard train tagger words.conll       # a word and its tag per line
 regard train language-model book.txt
-regard models                         # the bundled models, with scores and licences"""
+regard models                         # the models of this demo, with scores"""
 
 
 def bundled() -> dict[str, CatalogEntry]:

@@ -119,9 +119,9 @@ def save_model(folder: Path, model: Any, card: dict[str, Any]) -> None:
 
 def _load_model(paths: Sequence[Path]) -> Any:
     """Load the first model; raise a FolderError if another one has a different config or tokenizer."""
-    model = model_folder.load(_config_folder(paths[0]))
+    model = _load_float(paths[0])
     for path in paths[1:]:
-        other = model_folder.load(_config_folder(path))
+        other = _load_float(path)
         same = other.config == model.config
         for side in ("source_tokenizer", "target_tokenizer"):
             same = same and getattr(other, side).fingerprint == getattr(model, side).fingerprint
@@ -130,6 +130,13 @@ def _load_model(paths: Sequence[Path]) -> Any:
                 f"{path} and {paths[0]} are different models (config or tokenizer); "
                 "give checkpoints of one model"
             )
+    return model
+
+
+def _load_float(path: Path) -> Any:
+    model = model_folder.load(_config_folder(path))
+    if model.stored_precision == "int8":
+        raise FolderError(f"{path} is stored in int8; average the models, then `regard quantize` the average")
     return model
 
 
