@@ -69,6 +69,7 @@ def command(
     from regard.cli.option_groups import check_utf8
     from regard.errors import OptionError
     from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
+    from regard.evaluation.explanation.explained_models import explained_model
     from regard.evaluation.explanation.faithfulness import faithfulness
     from regard.evaluation.explanation.inputs import load_inputs
     from regard.evaluation.explanation.report import check_folder, write_report
@@ -82,6 +83,7 @@ def command(
     if data and text:
         raise OptionError("--data and --text both name the texts; give one of them")
     inputs = load_inputs(model, pick_device(device))
+    explained_model(inputs.model, inputs.tokenizer)  # before data are read
     texts = list(text or ()) or inputs.draw(data or [], split, limit, seed)
     result = faithfulness(
         inputs.model,

@@ -223,3 +223,20 @@ def test_wrong_arguments_are_named(options, error, words):
 def test_wrong_options_of_measures_are_named(options):
     with pytest.raises(OptionError):
         MeasureOptions(**options)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "kind", ["embedding", "bilstm", "transformer", "tagger", "translator", "language model"]
+)
+def test_figures_on_a_gpu_are_those_on_a_cpu(kind):
+    make = MODELS.get(kind, lambda: small_models.classifier(BILSTM))
+    on_cpu, on_gpu = (
+        faithfulness(make().to(device), TEXT, options=QUICK).examples[0] for device in ("cpu", "cuda")
+    )
+    assert on_gpu.prediction == on_cpu.prediction
+    assert on_gpu.attention == pytest.approx(on_cpu.attention, abs=1e-5)
+    for name, value in on_cpu.figures.items():
+        wide = name.startswith("adversarial")  # a search: small differences grow
+        assert on_gpu.figures[name] == pytest.approx(value, abs=0.1 if wide else 1e-3, nan_ok=True), name

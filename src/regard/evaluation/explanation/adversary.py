@@ -84,7 +84,7 @@ def _one_token(probe: Probe, tolerance: float) -> tuple[AdversarialAttention, li
     keys = torch.tensor(probe.given.keys)
     width = next(iter(probe.weights.values())).shape[-1]
     single = nn.functional.one_hot(keys, width).double()[:, None, None]  # (features, 1, 1, keys)
-    output = probe.under(Mapped(lambda weights: single.to(weights).expand_as(weights)), len(keys))
+    output = torch.cat([_under(probe, rows) for rows in single.split(probe.batch)])
     change = total_variation(output, probe.distribution.cpu())  # (features,)
     for allowed in probe.allowed.values():  # a masked token cannot be attended to
         change = change.masked_fill(
@@ -94,6 +94,11 @@ def _one_token(probe: Probe, tolerance: float) -> tuple[AdversarialAttention, li
     divergence = _divergence(probe, weights)
     best = AdversarialAttention(0.0, 0.0, dict(probe.weights))
     return _better(best, divergence.cpu(), change, weights, tolerance), change.argsort().tolist()
+
+
+def _under(probe: Probe, weights: Tensor) -> Tensor:
+    """Outputs under given weights, one row each."""
+    return probe.under(Mapped(lambda own: weights.to(own).expand_as(own)), len(weights))
 
 
 def _divergence(probe: Probe, weights: dict[str, Tensor]) -> Tensor:

@@ -53,7 +53,7 @@ class DiagnosticResult:
     def __str__(self) -> str:
         means = self.means
         return (
-            "diagnostic perceptron\n"
+            "diagnostic perceptron:\n"
             f"    Without context, its accuracy is {means['model']:.3f} with the model's attention, "
             f"{means['uniform']:.3f} with uniform ones, {means['learned']:.3f} with weights that it learns."
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.edits import Mapped
-from regard.evaluation.explanation.probe import BATCH_TOKENS, Probe
+from regard.evaluation.explanation.probe import Probe
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)  # of the tokens; DeYoung et al. 2020, section 5
 
@@ -47,9 +47,9 @@ def without_weights(probe: Probe, removed: Sequence[Sequence[int]]) -> Tensor:
 
     Where no weight is left, attention adds nothing.
     """
-    size, parts = max(1, BATCH_TOKENS // probe.ids.shape[1]), []
-    for start in range(0, len(removed), size):
-        rows = removed[start : start + size]
+    parts = []
+    for start in range(0, len(removed), probe.batch):
+        rows = removed[start : start + probe.batch]
         width = next(iter(probe.weights.values())).shape[-1]
         keep = torch.ones(len(rows), 1, 1, width)
         for row, features in enumerate(rows):

@@ -28,7 +28,7 @@ from regard.pipelines.tag import word_splitter
 from regard.pipelines.translate import translate
 from regard.registry import Registry
 
-MAX_TOKENS = 2000  # of a text without a limit of the model's own
+MAX_TOKENS = 1000  # of a text; what follows is cut off
 MAX_TARGET = 100  # tokens of a translation
 
 

@@ -94,7 +94,7 @@ class FaithfulnessResult:
         lines = [f"attention: {', '.join(self.attention)}; {len(self.examples)} texts", ""]
         for name, mean in self.means.items():
             figure = FIGURES[name]
-            lines.append(f"{figure.title:<38} {value_and_interval(mean)}")
+            lines.append(f"{figure.title:<40} {value_and_interval(mean)}")
             if mean.value is not None:
                 lines.append(f"    {figure.say(mean.value)} ({figure.scale})")
         return "\n".join(lines)

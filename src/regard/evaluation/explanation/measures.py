@@ -142,8 +142,10 @@ FIGURES["max_weight"] = Figure(
 @MEASURES.add("permuted")
 def permuted(probe: Probe, options: MeasureOptions) -> Measured:
     """Median output change under random permutations of the weights (Jain & Wallace 2019, section 4.2.1)."""
-    outputs = probe.under(Permuted(probe.seed), options.permutations)
-    change = float(total_variation(outputs, probe.distribution.cpu()).median())
+    starts = range(0, options.permutations, probe.batch)
+    sizes = [min(probe.batch, options.permutations - start) for start in starts]
+    parts = [probe.under(Permuted((probe.seed + at) % (1 << 31)), size) for at, size in enumerate(sizes)]
+    change = float(total_variation(torch.cat(parts), probe.distribution.cpu()).median())
     return Measured({"change_permuted": change, "max_weight": float(probe.attention.max())})
 
 
@@ -185,10 +187,10 @@ def adversary(probe: Probe, options: MeasureOptions) -> Measured:
 
 
 for _kind, _fall in {
-    "comprehensiveness": "Without the tokens of highest {by}, the decision's probability falls by {{value}}",
-    "sufficiency": "With the tokens of highest {by} alone, the decision's probability falls by {{value}}",
+    "comprehensiveness": "Without the first tokens by {by}, the decision's probability falls by {{value}}",
+    "sufficiency": "With the first tokens by {by} alone, the decision's probability falls by {{value}}",
 }.items():
-    for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random score"}.items():
+    for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random order"}.items():
         FIGURES[_kind + _suffix] = Figure(
             f"{_kind} of {_by}",
             _fall.format(by=_by) + " (mean over the shares of tokens).",
@@ -224,14 +226,14 @@ FIGURES["flip_random"] = Figure(
     "Without the weight of a token at random, {percent} of the decisions change.",
     "0: none; 1: all",
 )
-for _suffix, _by in {
-    "": "attention",
-    "_gradient": "gradient of the weight",
-    "_random": "random score",
-}.items():
+for _suffix, _by, _first in (
+    ("", "attention", "Highest attention first"),
+    ("_gradient", "gradient of the weight", "Highest gradient first"),
+    ("_random", "random order", "In random order"),
+):
     FIGURES[f"flip_share{_suffix}"] = Figure(
         f"share removed by {_by}",
-        f"In the order of {_by}, {{percent}} of the weights are removed until the decision changes.",
+        f"{_first}, {{percent}} of the weights are removed until the decision changes.",
         "small: few weights hold the decision; 1: it never changes",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from regard.errors import OptionError
 from regard.evaluation.explanation.explained_models import ExplainedInput, ExplainedModel
 
 BATCH_TOKENS = 8192  # tokens of one forward pass
+BATCH_WEIGHTS = 1 << 23  # attention weights that are edited in one forward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ class Probe:
         weights: the attention that explains it, by name: (heads, rows, keys), float64.
         allowed: the keys that the mask allows, as `weights`.
         layers: self-attention below, lowest first, mean of heads: (Tq, Tk) each, float64.
+        batch: copies of the text that run at once with edited attention.
         top: the weight of each state of the last layer in the output, (T,): the start of rollout and flow.
     """
 
@@ -102,6 +105,8 @@ class Probe:
         select = slice(None) if self.row is None else [self.row]
         self.weights = {name: seen[name].weights(batch=0).double()[:, select] for name in names}
         self.allowed = {name: allowed_pairs(seen[name].call)[0][:, select] for name in names}
+        size = sum(math.prod(seen[name].shape[1:]) for name in names)  # heads × Tq × Tk
+        self.batch = max(1, min(BATCH_WEIGHTS // size, BATCH_TOKENS // self.ids.shape[1]))
         below = self.explained.self_attention(list(seen))
         self.layers = [seen[name].weights(batch=0).double().mean(0) for name in below]
         self.top = self._top(names)

@@ -132,7 +132,8 @@ def _curves(result: FaithfulnessResult, name: str) -> str:
         points = zip(result.options.shares, columns, strict=True)
         series[title] = [(share, sum(column) / len(column)) for share, column in points if column]
     heights = [y for points in series.values() for _, y in points] or [0.0]
-    up = (min(0.0, *heights) - 0.02, max(0.1, *heights) + 0.02)
+    low, high = min(0.0, *heights) - 0.02, max(0.1, *heights)
+    up = (low, high + 0.4 * (high - low))  # room for the legend
     across = (0.0, max(0.1, *result.options.shares))
     return lines(series, name.capitalize(), ("share of the tokens", "fall of probability"), (across, up))
 

@@ -55,7 +55,7 @@ class SeedVariance:
         return {"models": self.models} | {name: mean.as_dict() for name, mean in self.means.items()}
 
     def __str__(self) -> str:
-        lines = [f"{self.models} seeds"]
+        lines = [f"{self.models} seeds:"]
         for name, mean in self.means.items():
             if mean.value is not None:
                 lines.append(f"    {SENTENCES[name].format(value=f'{mean.value:.3f}')}")
