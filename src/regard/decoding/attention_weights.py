@@ -134,7 +134,7 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
                 then attention pooling, then self-attention.
             layer: a layer, from 0; by default the mean of all, in a grid all; −1 is the last.
             head: a head, from 0; by default the mean of all, in a grid all; −1 is the last.
-            title: the headline; by default the tokens.
+            title: the headline; by default the text.
         """
         kind = self._kind(kind)
         names = self.names(kind)
@@ -154,7 +154,7 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
             rows=rows,
             columns=columns,
             head=head,
-            title=title or self._title(kind),
+            title=title or ("" if view == "text" else self._title(kind)),  # text shows its tokens anyway
             note=note,
             axes=axes[kind],
         )

@@ -256,6 +256,7 @@ def _text(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
     weights = picture.weights.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0).mean(0)
     low, high = min(0.0, float(weights.min())), float(weights.max())
     x, y, size, line = MARGIN, top + 8, 13.5, 40.0
+    digits = 2 if high >= 0.1 else 3
     for token, value in zip(picture.columns, weights.tolist(), strict=True):
         label = shorten(clean(token), 20)
         width = max(22.0, ems(label) * size + 10)
@@ -266,7 +267,7 @@ def _text(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
         canvas.rectangle(x, y, width, 22, f"w{step}", radius=4, title=title)
         style = "high" if is_high(step) else "low"
         canvas.text(x + width / 2, y + 15.5, label, style, size=size, anchor="middle")
-        shown = f"{value:.2f}".replace("0.", ".", 1)
+        shown = f"{value:.{digits}f}".replace("0.", ".", 1)
         canvas.text(x + width / 2, y + 32, shown, "mute", size=9, anchor="middle")
         x += width + 4
     scale_bar(canvas, MARGIN, y + line + 8, low, high)
