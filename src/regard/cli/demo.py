@@ -77,8 +77,8 @@ def _translate(console) -> None:  # noqa: ANN001
             raise typer.Exit(128 + (result.signal or 2))
         model = result.load()
     texts = ["Tom is happy.", "I don't know what to do.", "Where is your mother?", "We have no time."]
-    for text, result in zip(texts, regard.translate(texts, model, beam=4), strict=True):
-        console.print(f"{text} → {result}", highlight=False)
+    for text, translation in zip(texts, regard.translate(texts, model, beam=4), strict=True):
+        console.print(f"{text} → {translation}", highlight=False)
     bleu = result.scores["validation"]["bleu"]
     console.print(
         f"BLEU {bleu:.1f} on held-out sentences; `regard train small` trains twice as long",
