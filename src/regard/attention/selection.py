@@ -81,6 +81,8 @@ def check_index(name: str, given: IndexLike, size: int) -> Index:
         return None
     if isinstance(given, slice):
         return given
+    if type(given) is int and -size <= given < size:  # a slice selects without copying to the GPU
+        return slice(given % size, given % size + 1)
     try:
         index = torch.as_tensor([given] if isinstance(given, int) else given, device="cpu")
     except (TypeError, ValueError, RuntimeError):

@@ -38,7 +38,7 @@ class _Walk:
             (
                 weakref.ref(module),
                 paths.get(id(module)),  # None for a wrapper of torch.compile
-                tuple(module._modules),
+                tuple(module._modules.keys()),
                 [id(child) for child in module._modules.values()],
             )
             for module in model.modules()
@@ -53,7 +53,7 @@ class _Walk:
                 return None
             children = module._modules
             if (children or names) and (
-                tuple(children) != names or [id(child) for child in children.values()] != ids
+                tuple(children.keys()) != names or [id(child) for child in children.values()] != ids
             ):
                 return None
             if path is not None:
