@@ -1,7 +1,7 @@
 """BLEU and chrF of a translator of several languages, per corpus and direction.
 
-    python -m benchmarks.translator.score MODEL DATA                  validation sets
-    python -m benchmarks.translator.score MODEL DATA --split test     test sets: once, at the end
+python -m benchmarks.translator.score MODEL DATA                  validation sets
+python -m benchmarks.translator.score MODEL DATA --split test     test sets: once, at the end
 """
 
 from __future__ import annotations
