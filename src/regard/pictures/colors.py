@@ -35,6 +35,8 @@ STYLES = {
     "flow": Style(stroke=("#2f74c5", "#6cabf3")),
     "attends": Style(stroke=("#d9731f", "#f5a04f")),
     "weight": Style(stroke=("#1f66bd", "#6cabf3")),
+    "line-green": Style(stroke=("#12805c", "#4fc79b")),
+    "line-purple": Style(stroke=("#6b59b8", "#a898ec")),
     # Text inside a cell of the ramp, on low and on high weights.
     "low": Style(fill=("#344054", "#cfd6e1")),
     "high": Style(fill=("#ffffff", "#0b1424")),
