@@ -114,6 +114,19 @@ def test_a_file_job_adds_it_to_every_piece_of_a_line(folder, model):
     assert all(len(part.source_tokens) <= limit for part in whole[1].translations)
 
 
+def test_the_lines_of_a_file_have_one_language(folder, model):
+    lines = [GERMAN, "Wir haben keine Zeit.", "Tom ist fair.", "", " ", "42"]
+    tagged = add_target(lines, model, one_language=True)
+    assert tagged == [f">>en<< {line}" if line.strip() else line for line in lines]
+    assert add_target([GERMAN, "42"], model)[1] == ">>en<< 42"  # a text that does not tell follows the others
+    job = make_job([folder], TranslateOptions(output="-"))
+    assert [r.text for r in job.translate(chunk(*lines))][:2] == regard.translate(lines[:2], model, "en")
+    long = GERMAN + " 42! " * 20
+    assert {part.source_tokens[0] for r in job.translate(chunk(long)) for part in r.translations} == {
+        model.source_tokenizer.encode(">>en<< a")[0]
+    }
+
+
 def test_alignments_count_the_words_behind_the_token(folder):
     job = make_job([folder], TranslateOptions(to="fr", align=True, output="-"))
     (line,) = job.translate(chunk(ENGLISH))

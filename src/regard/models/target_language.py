@@ -66,30 +66,36 @@ def check_target(model: Any, to: str) -> None:
         )
 
 
-def add_target(texts: Sequence[str], model: Any, to: str | None = None) -> list[str]:
+def add_target(
+    texts: Sequence[str], model: Any, to: str | None = None, *, one_language: bool = False
+) -> list[str]:
     """Return the texts as the model reads them: for a multilingual model with `>>to<<` in front.
 
     A text that begins with such a code keeps it. Without `to`, a text in another language than English is
     translated into English, and English into the only other language if there is one; else an OptionError
-    lists the languages.
+    lists the languages. A text that does not tell its language has that of all texts together; with
+    `one_language`, as for the lines of a file, every text has.
     """
     codes = target_languages(model)
     if not codes:
         return list(texts)
-    return [_tagged(text, codes, to) for text in texts]
+    together = guess_language_of(texts) if to is None else None
+
+    def tagged(text: str) -> str:
+        code, _ = split_language(text, codes)
+        if code is not None and to not in (None, code):
+            raise OptionError(f"a text begins with >>{code}<<, and to is {to!r}; leave out one of them")
+        if code is not None or not text.strip():
+            return text
+        if to is not None:
+            return f">>{to}<< {text}"
+        language = together if one_language else guess_language(text) or together
+        return f">>{_default_target(text, language, codes)}<< {text}"
+
+    return [tagged(text) for text in texts]
 
 
-def _tagged(text: str, codes: tuple[str, ...], to: str | None) -> str:
-    code, _ = split_language(text, codes)
-    if code is not None and to not in (None, code):
-        raise OptionError(f"a text begins with >>{code}<<, and to is {to!r}; leave out one of them")
-    if code is not None or not text:
-        return text
-    return f">>{to or _default_target(text, codes)}<< {text}"
-
-
-def _default_target(text: str, codes: tuple[str, ...]) -> str:
-    language = guess_language(text)
+def _default_target(text: str, language: str | None, codes: tuple[str, ...]) -> str:
     if language not in (None, PIVOT) and PIVOT in codes:
         return PIVOT
     others = [code for code in codes if code != language]

@@ -128,7 +128,9 @@ class TranslateJob:
         """Split long lines, translate all pieces in one call, and group them by line."""
         options = self.options
         warn_if_translated([row.text for row in chunk.rows], options.to)
-        lines = self._split([row.text for row in chunk.rows])
+        # Before the split: all pieces of a line have the same target.
+        texts = add_target([row.text for row in chunk.rows], self.model, options.to, one_language=True)
+        lines = self._split(texts)
         pieces = [piece.text for line in lines for piece in line]
         # Prefix and required words of a line apply to its first piece.
         is_first = [i == 0 for line in lines for i in range(len(line))]
@@ -159,8 +161,7 @@ class TranslateJob:
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
             for piece, part, maps in zip(result.pieces, result.translations, attention, strict=True):
-                (text,) = add_target([piece.text], self.model, self.options.to)
-                source = Words.of_text(tokenizers[0], text)
+                source = Words.of_text(tokenizers[0], piece.text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))
                 if maps:

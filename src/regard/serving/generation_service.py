@@ -123,9 +123,9 @@ class GenerationService(Service):
             if cancelled():
                 return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
+            (text,) = add_target([text], self.model, options.to)
             pieces = self.split([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
-            tagged = add_target([piece.text for piece in pieces], self.model, options.to)
-            encoded = self.model.source_tokenizer.encode_batch(tagged)
+            encoded = self.model.source_tokenizer.encode_batch([piece.text for piece in pieces])
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
                 if isinstance(options, AttentionRequest):
@@ -162,7 +162,7 @@ class GenerationService(Service):
 
     def _translate(self, options: Translate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
         """Translate; long texts in pieces, with prefix and required phrases for the first piece."""
-        lines = self.split(texts)
+        lines = self.split([text for given in texts for text in add_target([given], self.model, options.to)])
         pieces = [piece.text for line in lines for piece in line]
         flags = [flag for line, flag in zip(lines, cancelled, strict=True) for _ in line]
         first = [i == 0 for line in lines for i in range(len(line))]
@@ -265,7 +265,7 @@ class GenerationService(Service):
             "limits": Limits(request.max_length),
             "cancelled": cancelled,
         }
-        pieces, text = self.split([request.text or ""])[0], ""
+        pieces, text = self.split(add_target([request.text or ""], self.model, request.to))[0], ""
         for i, piece in enumerate(pieces):
             constraints, begun = _constraints(request).only_where([i == 0]), False
             for part in stream_translation(
