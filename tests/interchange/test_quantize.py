@@ -39,6 +39,23 @@ def test_a_quantized_folder_is_a_model_folder_with_checksums(tmp_path):
         load(tmp_path / "small")
 
 
+def test_a_published_card_names_no_folder_of_this_machine(tmp_path):
+    source = multilingual(tmp_path / "model", layer=LAYER)
+    card = {
+        "command": "regard train x 'data={train: [/home/ada/a.tsv, b/c.tsv]}' lr=1/2 --folder=/var/runs/x",
+        "recipe": {"data": {"train": ["/home/ada/a.tsv"], "max_length": 40}},
+        "about": "de/en, see https://example.org/a/b",
+    }
+    (source / "card.json").write_text(json.dumps(card))
+    quantize_folder(source, tmp_path / "plain")
+    quantize_folder(source, tmp_path / "published", publish=True)
+    plain, published = (load(tmp_path / name).card for name in ("plain", "published"))
+    assert plain["recipe"] == card["recipe"]
+    assert published["recipe"] == {"data": {"train": ["a.tsv"], "max_length": 40}}
+    assert published["command"] == "regard train x 'data={train: [a.tsv, b/c.tsv]}' lr=1/2 --folder=x"
+    assert published["about"] == card["about"]
+
+
 def test_what_exists_or_is_in_int8_is_refused(tmp_path):
     source = multilingual(tmp_path / "model", layer=LAYER, precision="int8")
     with pytest.raises(OptionError, match="is stored in int8 already"):

@@ -38,6 +38,9 @@ def test_the_bundled_models_are_small_and_have_complete_cards(monkeypatch):
         assert load(name).command.split()[-1] == entry.task
         assert all(f"\n## {section}\n" in entry.card for section in SECTIONS), name
         assert entry.scores and entry.license, name
+        assert '"/' not in (entry.folder / "card.json").read_text(encoding="utf-8"), (
+            name
+        )  # regard quantize --publish
 
 
 def test_a_name_can_be_given_for_a_folder(models):

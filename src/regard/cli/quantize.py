@@ -14,6 +14,10 @@ from regard.cli.option_groups import ModelFolder
 def command(
     model: ModelFolder,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the quantized model.")],
+    publish: Annotated[
+        bool,
+        typer.Option("--publish", help="Name files in the card without their folders on this machine."),
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Store a model in int8: a quarter of the bytes, for every kind of model.
@@ -27,5 +31,5 @@ def command(
     """
     from regard.interchange.quantize import quantize_folder
 
-    print(quantize_folder(model, output, overwrite=overwrite))
+    print(quantize_folder(model, output, overwrite=overwrite, publish=publish))
     print(f"the model is in {output}; use it like any model folder")

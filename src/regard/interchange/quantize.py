@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from regard.interchange.export.export import check_free
 from regard.models import folder as model_folder
 
 WEIGHTS = "model.safetensors"
+FOLDERS = re.compile(r"(?<![^\s='\"\[,])/(?:[^/\s'\",\]]+/)+")  # of an absolute path, also inside a command
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Quantized:
         )
 
 
-def quantize_folder(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Quantized:
+def quantize_folder(
+    source: str | Path, folder: str | Path, *, overwrite: bool = False, publish: bool = False
+) -> Quantized:
     """Write the model of `source` to `folder` with matrices and embeddings in int8, a quarter of the bytes.
 
         quantize_folder("runs/small", "small-int8")
 
-    `regard.load` restores the weights; `regard.fast` computes with the stored integers.
+    `regard.load` restores the weights; `regard.fast` computes with the stored integers. With `publish`, files
+    in card.json are named without their folders on this machine.
     """
     source, folder = model_folder.model_in(Path(source)), Path(folder)
     check_free(folder, overwrite)
@@ -56,6 +61,7 @@ def quantize_folder(source: str | Path, folder: str | Path, *, overwrite: bool =
     if model.stored_precision == "int8":
         raise OptionError(f"{source} is stored in int8 already; copy it, or quantize the model it is from")
     card = model.card | {"quantized": {"precision": "int8", "from": file_sha256(source / WEIGHTS)}}
+    card = _without_folders(card) if publish else card
     write_folder(
         folder,
         lambda place: model_folder.save(
@@ -73,6 +79,15 @@ def quantize_folder(source: str | Path, folder: str | Path, *, overwrite: bool =
         _relative_error(model, restored),
         seconds,
     )
+
+
+def _without_folders(value: Any) -> Any:
+    """The same JSON value with absolute paths shortened to the name of the file."""
+    if isinstance(value, dict):
+        return {key: _without_folders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(part) for part in value]
+    return FOLDERS.sub("", value) if isinstance(value, str) else value
 
 
 @torch.no_grad()
