@@ -9,6 +9,7 @@ import regard
 from regard.attention import Uniform
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import DataError, OptionError
+from regard.evaluation import MeasureOptions, faithfulness
 from regard.evaluation.explanation.attributions import (
     gradient_times_input,
     integrated_gradients,
@@ -214,5 +215,11 @@ def test_hugging_face_models(kind):
     assert ("encoder_attn" in name) == (kind == "bart") and len(probe.layers) == 2
     for scores in (leave_one_out(probe), gradient_times_input(probe), integrated_gradients(probe)):
         assert scores.shape == (5,) and bool(scores.isfinite().all()) and bool((scores != 0).any())
+    options = MeasureOptions(permutations=5, adversary_steps=2)
+    result = faithfulness(model, TEXT, tokenizer=tokenizer, options=options)
+    assert 0 <= result.means["change_uniform"].value <= 1 and result.attention == [name]
     with pytest.raises(OptionError, match="tokenizer"):
         explained_model(model)
+    model.set_attn_implementation("eager")
+    with pytest.raises(OptionError, match='load it with attn_implementation="regard"'):
+        faithfulness(model, TEXT, tokenizer=tokenizer)

@@ -40,5 +40,6 @@ def test_one_model_or_another_vocabulary_is_refused():
         seed_variance([small_models.classifier()], TEXTS)
     other = small_models.classifier()
     other.source_tokenizer = type(other.source_tokenizer).train(["five two seven one three"], "word", 20)
-    with pytest.raises(DataError, match="different vocabularies"):
-        seed_variance([small_models.classifier(), other], TEXTS)
+    for unlike in (other, small_models.classifier(labels=("a", "b", "c"))):
+        with pytest.raises(DataError, match="different vocabularies or labels"):
+            seed_variance([small_models.classifier(), unlike], TEXTS)

@@ -59,6 +59,10 @@ class ExplainedModel:
     """A model with what explanations need to know about it. A subclass serves one kind of model."""
 
     deletes = True  # a token is removed by deleting it; False: by a zero vector, where positions must stay
+    needs = (  # what a model without recorded attention is told
+        "use one with attention pooling, a Transformer encoder or cross-attention, such as that of the "
+        "recipe sst2-attention"
+    )
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -255,6 +259,7 @@ class ExplainedTransformers(ExplainedModel):
     the next token, by the last query. Encoder-decoders: one generated token, by its cross-attention.
     """
 
+    needs = 'load it with attn_implementation="regard" or "sdpa", which regard.watch can see'
     CROSS = ("encoder_attn", "EncDecAttention", "crossattention", "cross_attn")
 
     def __init__(self, model: Any, tokenizer: Any) -> None:

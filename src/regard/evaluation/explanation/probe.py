@@ -120,8 +120,7 @@ class Probe:
                 raise OptionError(f"attention={pattern!r} matches none of {', '.join(names)}")
         if not chosen:
             raise OptionError(
-                "this model has no attention that could explain its output; use one with attention pooling, "
-                "a Transformer encoder or cross-attention, such as that of the recipe sst2-attention"
+                f"this model has no attention that could explain its output; {self.explained.needs}"
             )
         return chosen
 

@@ -91,8 +91,11 @@ def seed_variance(
             probes = [first]
             for other in explained[1:]:
                 probes.append(Probe(other, text, seed=seed, attention=attention, given=first.given))
-                if other.read(text, first.generator("output")).ids != first.given.ids:
-                    raise DataError("the models have different vocabularies; give models of one recipe")
+                same = other.read(text, first.generator("output")).ids == first.given.ids
+                if not same or len(probes[-1].distribution) != len(first.distribution):
+                    raise DataError(
+                        "the models have different vocabularies or labels; give models of one recipe"
+                    )
             _compare(result, probes)
             if bar is not None:
                 bar.advance()
