@@ -181,6 +181,13 @@ def test_an_unknown_attention_names_what_there_is():
         probe_of(small_models.classifier(), attention="decoder.*")
 
 
+def test_the_attention_of_a_translator_must_read_the_source():
+    model = small_models.translator(DECODERS["transformer"])
+    assert list(probe_of(model, attention="decoder.layers.0.*").weights) == ["decoder.layers.0.cross"]
+    with pytest.raises(OptionError, match=r"matches none of decoder\.layers\.0\.cross"):
+        probe_of(model, attention="decoder.*.self")
+
+
 def test_one_token_has_figures_without_a_rank_correlation():
     probe = probe_of(small_models.classifier(), "two")
     assert probe.count == 1 and not math.isnan(float(leave_one_out(probe)[0]))

@@ -11,6 +11,7 @@ import regard
 from regard.attention import Weights
 from regard.errors import DataError, OptionError
 from regard.evaluation import MEASURES, MeasureOptions, faithfulness
+from regard.evaluation.explanation import probe as probes
 from regard.evaluation.explanation.adversary import adversarial_attention
 from regard.evaluation.explanation.comparisons import jensen_shannon, total_variation
 from regard.evaluation.explanation.erasure import erasure, flip_share, without_weights
@@ -91,6 +92,18 @@ def test_removed_weights_are_rescaled():
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
         expected = model(probe.ids).double().softmax(-1)
     torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_long_text_runs_in_parts_with_the_same_figures(monkeypatch):
+    model = small_models.classifier(BILSTM)
+    measures = ["uniform", "flips", "adversary", "erasure"]
+    whole = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0]
+    monkeypatch.setattr(probes, "BATCH_WEIGHTS", 12)  # two copies of six weights
+    assert probe_of(model).batch == 2
+    parts = faithfulness(model, TEXT, measures=[*measures, "permuted"], options=QUICK).examples[0]
+    for name, value in whole.figures.items():
+        assert parts.figures[name] == pytest.approx(value, abs=1e-5)
+    assert 0 < parts.figures["change_permuted"] < 1
 
 
 def test_the_share_removed_until_a_decision_flips_by_hand():

@@ -92,6 +92,10 @@ class ExplainedModel:
         """True for attention over the states of the last layer, such as pooling and cross-attention."""
         return not name.startswith("encoder")
 
+    def can_explain(self, name: str) -> bool:
+        """True if the attention reads the tokens of the text and belongs to the explained output."""
+        return True
+
     @contextmanager
     def vectors(self, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
         """Inside the block the encoder reads change(x) in place of its input vectors x, (rows, S, width)."""
@@ -216,8 +220,11 @@ class ExplainedTranslator(ExplainedModel):
     def class_name(self, index: int) -> str:
         return self.model.target_tokenizer.tokens([index])[0]
 
+    def can_explain(self, name: str) -> bool:
+        return kind_of(name) == "cross"
+
     def choose_attention(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if kind_of(name) == "cross"][-1:]
+        return list(names)[-1:]
 
 
 @EXPLAINED.add("language-model")
@@ -299,8 +306,10 @@ class ExplainedTransformers(ExplainedModel):
         return str(self.tokenizer.convert_ids_to_tokens(index))
 
     def choose_attention(self, names: Sequence[str]) -> list[str]:
-        cross = [name for name in names if self.pools(name)]
-        return (cross if self.translates else list(names))[-1:]
+        return list(names)[-1:]
+
+    def can_explain(self, name: str) -> bool:
+        return self.pools(name) or not self.translates
 
     def self_attention(self, names: Sequence[str]) -> list[str]:
         own = [name for name in names if not self.pools(name)]

@@ -112,6 +112,7 @@ class Probe:
         self.top = self._top(names)
 
     def _choose(self, names: list[str], pattern: str | None) -> list[str]:
+        names = [name for name in names if self.explained.can_explain(name)]
         if pattern is None:
             chosen = self.explained.choose_attention(names)
         else:
