@@ -12,8 +12,8 @@ from regard.interchange.export.compare import Comparison
 from regard.interchange.export.export import check_free
 from regard.interchange.export.libraries import quiet_transformers, require_library
 from regard.interchange.importer import IMPORTERS, VectorComparison
+from regard.interchange.pickled_weights import with_safetensors
 from regard.models import folder as model_folder
-from regard.models.bert import refuse_pickle
 
 
 def import_model(
@@ -34,8 +34,8 @@ def import_model(
     kind = _model_type(source)
     require_library("transformers")
     check_free(folder, overwrite)
-    with quiet_transformers():
-        model, comparison = IMPORTERS[kind](source)
+    with quiet_transformers(), with_safetensors(source) as readable:
+        model, comparison = IMPORTERS[kind](readable)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
     card |= getattr(model, "card", None) or {}
     write_folder(
@@ -62,5 +62,4 @@ def _model_type(source: Path) -> str:
             f"{path} has model_type {json.dumps(kind)}, and regard imports {', '.join(sorted(IMPORTERS))}; "
             "give one of these"
         )
-    refuse_pickle(source)
     return kind
