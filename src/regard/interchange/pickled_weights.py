@@ -22,7 +22,7 @@ SAFE = ("model.safetensors", "model.safetensors.index.json")
 def with_safetensors(folder: Path) -> Iterator[Path]:
     """Yield the folder itself; for one with pytorch_model.bin, a temporary copy with model.safetensors.
 
-    torch's weights-only unpickler reads the file: it creates tensors and plain containers and refuses the rest.
+    It is read by torch's weights-only unpickler, which creates tensors and plain containers only.
     """
     if any((folder / name).is_file() for name in SAFE):
         yield folder
