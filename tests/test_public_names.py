@@ -54,7 +54,7 @@ SUBPACKAGES = {
     "layers": """
         Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache
     """,
-    "models": "Classifier Embedder LanguageModel Tagger Translator crf",
+    "models": "Classifier Embedder LanguageModel Tagger Translator crf known_models",
     "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
     "pictures": "HeadGrid MatrixPicture Picture save_pictures",
     "pipelines": "Classification Translation View pharaoh stream word_attention",

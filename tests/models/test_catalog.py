@@ -31,7 +31,7 @@ def models(tmp_path, monkeypatch):
 
 def test_the_bundled_models_are_small_and_have_complete_cards(monkeypatch):
     monkeypatch.delenv("REGARD_MODELS", raising=False)
-    entries = catalog.catalog()
+    entries = catalog.known_models()
     assert sum(entry.size for entry in entries.values()) <= MAX_BYTES
     assert {entry.folder.parent for entry in entries.values()} <= {BUNDLED}
     for name, entry in entries.items():
@@ -44,7 +44,7 @@ def test_the_bundled_models_are_small_and_have_complete_cards(monkeypatch):
 
 
 def test_a_name_can_be_given_for_a_folder(models):
-    entry = catalog.catalog()["tiny"]
+    entry = catalog.known_models()["tiny"]
     assert entry.folder == models / "tiny" and entry.into == ("de", "en", "fr") and entry.default
     assert entry.card == "# Tiny\nNothing to see.\n"
     assert regard.translate("Tom", "tiny", to="de") == regard.translate("Tom", models / "tiny", to="de")
@@ -100,7 +100,7 @@ def test_models_of_other_tasks(models, monkeypatch):
 def test_a_wrong_card_is_one_sentence(models, card, says):
     (models / "tiny" / "card.md").write_text(card)
     with pytest.raises(FolderError, match=says):
-        catalog.catalog()
+        catalog.known_models()
 
 
 def test_a_missing_folder_of_models_is_named(models, monkeypatch):

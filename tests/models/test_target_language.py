@@ -165,10 +165,10 @@ def test_the_attention_maps_show_the_token(model):
     assert best.all_tokens[0] != BOS
 
 
-def test_a_text_in_the_target_language_is_mentioned_once(capsys, monkeypatch):
+def test_a_text_in_the_target_language_is_mentioned_once(model, capsys, monkeypatch):
     monkeypatch.setattr(target_language, "_warned", set())
-    for text, to in ((ENGLISH, "de"), (GERMAN, None), (GERMAN, "de"), (GERMAN, "de")):
-        target_language.warn_if_translated([text], to)
+    for text, to in ((ENGLISH, "de"), (GERMAN, None), (f">>de<< {GERMAN}", "de"), (GERMAN, "de")):
+        regard.translate(text, model, to)
     assert capsys.readouterr().err == "regard: the text seems to be in 'de' already, the target language\n"
 
 

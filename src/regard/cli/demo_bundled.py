@@ -30,9 +30,9 @@ regard models                         # the models of this demo, with scores"""
 
 def bundled() -> dict[str, CatalogEntry]:
     """The default models by task; without a translator the demo trains one."""
-    from regard.models.catalog import catalog
+    from regard.models.catalog import known_models
 
-    entries = sorted(catalog().values(), key=lambda entry: entry.default)
+    entries = sorted(known_models().values(), key=lambda entry: entry.default)
     return {entry.task: entry for entry in entries}
 
 

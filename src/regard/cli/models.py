@@ -24,9 +24,9 @@ def command(
         regard models
     """
     from regard.errors import OptionError
-    from regard.models.catalog import VARIABLE, catalog
+    from regard.models.catalog import VARIABLE, known_models
 
-    entries = catalog()
+    entries = known_models()
     if name is None:
         if path:
             raise OptionError("--path prints the folder of one model; give its name before it")

@@ -8,6 +8,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.models import crf
+    from regard.models.catalog import known_models
     from regard.models.classifier import Classifier
     from regard.models.embedder import Embedder
     from regard.models.language_model import LanguageModel
@@ -20,6 +21,7 @@ _HOMES = {
     "LanguageModel": "language_model",
     "Tagger": "tagger",
     "Translator": "translator",
+    "known_models": "catalog",
 }
-__all__ = ["Classifier", "Embedder", "LanguageModel", "Tagger", "Translator", "crf"]
+__all__ = ["Classifier", "Embedder", "LanguageModel", "Tagger", "Translator", "crf", "known_models"]
 __getattr__ = exported(__name__, _HOMES, ["crf"])

@@ -62,8 +62,11 @@ class CatalogEntry(CardHeader):
         return _split(self.folder / CARD)[1].lstrip("\n")
 
 
-def catalog() -> dict[str, CatalogEntry]:
-    """The known models by name; the folders of REGARD_MODELS come before the bundled models."""
+def known_models() -> dict[str, CatalogEntry]:
+    """The known models by name; the folders of REGARD_MODELS come before the bundled models.
+
+    >>> {name: (entry.task, entry.languages, entry.size) for name, entry in known_models().items()}
+    """
     entries: dict[str, CatalogEntry] = {}
     for folder in (*_own_folders(), BUNDLED):
         if not folder.is_dir():
@@ -79,7 +82,7 @@ def find_model(path: str | Path) -> Path:
     path = Path(path)
     if len(path.parts) != 1 or os.path.lexists(path):
         return path
-    entry = catalog().get(path.name)
+    entry = known_models().get(path.name)
     return path if entry is None else entry.folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.arguments import quoted
 from regard.errors import OptionError
-from regard.models.catalog import catalog
+from regard.models.catalog import known_models
 from regard.models.folder import as_path, load, model_in
 from regard.models.target_language import check_target
 
@@ -38,7 +38,7 @@ def default_model(task: str, to: str | None = None) -> Path:
     if folder:
         return Path(folder)
     kind = "translate" if task in ("align", "serve") else task
-    entries = [entry for entry in catalog().values() if entry.task == kind]
+    entries = [entry for entry in known_models().values() if entry.task == kind]
     fitting = [entry for entry in entries if to is None or to in entry.into]
     if fitting:
         return max(fitting, key=lambda entry: entry.default).folder  # the first of equal ones

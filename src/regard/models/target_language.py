@@ -120,6 +120,8 @@ def target_of(references: Sequence[str], model: Any, named: str | None = None) -
 
 def warn_if_translated(texts: Sequence[str], to: str | None) -> None:
     """Print a line to standard error, once per language, if the texts are in the target language already."""
-    if to is not None and to not in _warned and guess_language_of(texts) == to:
+    if to is None or to in _warned:
+        return
+    if guess_language_of(split_language(text, (to,))[1] for text in texts) == to:
         _warned.add(to)
         print(f"regard: the text seems to be in {to!r} already, the target language", file=sys.stderr)

@@ -22,7 +22,7 @@ from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
-from regard.models.target_language import add_target
+from regard.models.target_language import add_target, warn_if_translated
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
 
@@ -108,6 +108,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
+    warn_if_translated(texts, to)
     encoded = source.encode_batch(add_target(texts, model, to))
     results = translate_tokens(
         model,

@@ -20,7 +20,7 @@ from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
-from regard.models.target_language import add_target, warn_if_translated
+from regard.models.target_language import add_target
 from regard.models.translator import Translator
 from regard.pipelines.formats import OutputFormat, split_row
 from regard.pipelines.input import Chunk, Column, WholeLine
@@ -127,7 +127,6 @@ class TranslateJob:
     def translate(self, chunk: Chunk) -> list[TranslatedLine]:
         """Split long lines, translate all pieces in one call, and group them by line."""
         options = self.options
-        warn_if_translated([row.text for row in chunk.rows], options.to)
         # Before the split: all pieces of a line have the same target.
         texts = add_target([row.text for row in chunk.rows], self.model, options.to, one_language=True)
         lines = self._split(texts)
