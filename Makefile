@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONUTF8 := 1
 
-.PHONY: demo test test-all soak lint bench docs clean help
+.PHONY: demo test test-all soak lint bench docs lessons notebooks clean help
 help:
 	@echo "make demo      install, translate, show alignments and the operator at work (trains what is not bundled)"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
@@ -14,6 +14,8 @@ help:
 	@echo "make lint      ruff, pyright, import-linter"
 	@echo "make bench     the operator, and training, beside their peers"
 	@echo "make docs      build the documentation into site/"
+	@echo "make lessons   run every lesson and write its page in docs/lessons/; LESSONS=5,6 some of them"
+	@echo "make notebooks write the lessons as .ipynb into notebooks/"
 
 # One stamp per set of dependencies; all share the pinned constraints.
 $(VENV)/.made:
@@ -60,6 +62,12 @@ bench: $(VENV)/.bench
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
+
+lessons: $(VENV)/.base
+	$(BIN)/python -m regard.lessons pages docs $(LESSONS)
+
+notebooks: $(VENV)/.base
+	$(BIN)/python -m regard.lessons notebooks notebooks
 
 clean:
 	rm -rf $(VENV) .cache site dist build .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -56,7 +56,11 @@ SUBPACKAGES = {
     """,
     "models": "Classifier Embedder LanguageModel Tagger Translator crf known_models",
     "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
-    "pictures": "HeadGrid MatrixPicture Picture save_pictures",
+    "lessons": """
+        Lesson WrongAnswer by_size check_answers exercise expect find_lesson list_lessons notebook run_lesson
+        show
+    """,
+    "pictures": "HeadGrid LineChart MatrixPicture Picture save_pictures",
     "pipelines": "Classification Translation View pharaoh stream word_attention",
     "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",

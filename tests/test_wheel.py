@@ -31,6 +31,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
         "regard/py.typed", "regard/attention/kernels/native.cpp", "regard/data/manifest.json",
         "regard/data/samples/tatoeba-sample.tsv.xz", "regard/recipes/small.yaml",
         "regard/data/language_trigrams.txt",
+        "regard/lessons/scripts/01_soft_lookup.py", "regard/lessons/scripts/checks/01.py",
     }  # fmt: skip
     models = [path for path in (ROOT / "src/regard/models/bundled").rglob("*") if path.is_file()]
     assert bundled | {str(path.relative_to(ROOT / "src")) for path in models} <= set(names)
@@ -50,6 +51,9 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
     where = run(python, "-c", "import regard; print(regard.__file__)", cwd=tmp_path, env=clean)
     assert where.startswith(str(tmp_path))
+    assert "soft lookup" in run(
+        str(tmp_path / "env" / "bin" / "regard"), "lessons", "1", cwd=tmp_path, env=clean
+    )
     (tmp_path / "models").mkdir()
     catalogued(tmp_path / "models")
     named = clean | {"REGARD_MODELS": str(tmp_path / "models")}

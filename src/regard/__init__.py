@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from regard import huggingface as huggingface
     from regard import interactions as interactions
     from regard import layers as layers
+    from regard import lessons as lessons
     from regard import models as models
     from regard import optimization as optimization
     from regard import pictures as pictures
@@ -155,6 +156,7 @@ _SUBPACKAGES = [
     "huggingface",
     "interactions",
     "layers",
+    "lessons",
     "models",
     "optimization",
     "pictures",

@@ -28,6 +28,7 @@ from regard.cli import (
     import_,
     index,
     label,
+    lessons,
     models,
     quantize,
     recipes,
@@ -45,7 +46,7 @@ from regard.errors import RegardError
 
 # The panels of `regard --help`, with the commands of each in order of use.
 PANELS = {
-    "Look": {"demo": demo, "models": models, "data": data, "draw": draw, "cache": cache},
+    "Look": {"demo": demo, "lessons": lessons, "models": models, "data": data, "draw": draw, "cache": cache},
     "Train": {
         "recipes": recipes,
         "train": train,

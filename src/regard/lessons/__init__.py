@@ -1,0 +1,47 @@
+"""Lessons: scripts with one idea each that compute, draw and check what they teach.
+
+`regard lessons` lists them; `by_size`, `expect` and `show` are what a lesson uses, `exercise` what its
+checker uses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.lazy import exported
+
+if TYPE_CHECKING:
+    from regard.lessons.exercises import WrongAnswer, check_answers, exercise
+    from regard.lessons.notebooks import notebook
+    from regard.lessons.running import by_size, expect, run_lesson, show
+    from regard.lessons.scripts import Lesson, find_lesson, list_lessons
+
+__all__ = [
+    "Lesson",
+    "WrongAnswer",
+    "by_size",
+    "check_answers",
+    "exercise",
+    "expect",
+    "find_lesson",
+    "list_lessons",
+    "notebook",
+    "run_lesson",
+    "show",
+]
+__getattr__ = exported(
+    __name__,
+    {
+        "Lesson": "scripts",
+        "WrongAnswer": "exercises",
+        "by_size": "running",
+        "check_answers": "exercises",
+        "exercise": "exercises",
+        "expect": "running",
+        "find_lesson": "scripts",
+        "list_lessons": "scripts",
+        "notebook": "notebooks",
+        "run_lesson": "running",
+        "show": "running",
+    },
+)
