@@ -107,6 +107,11 @@ def integers(tensors):
     tensors[name] = tensors[name].to(torch.int32)
 
 
+def scales_of(name, shape):
+    """Scales for a tensor that is not in int8, or for none."""
+    return tensors(lambda stored: stored.update({f"{name or sorted(stored)[0]}.scale": torch.ones(shape)}))
+
+
 nested: dict = {"kind": "causal"}
 for _ in range(60):
     nested = {"kind": "not", "of": nested}
@@ -159,6 +164,10 @@ TAMPERINGS = {
     "tie is unknown": at("model.tie", "some"),
     "inner is larger": at("model.decoder.inner", 128),
     "a table of positions": at("model.decoder.position", "learned"),
+    "scales of a float table": scales_of("target.table.weight", 40),
+    "scales of a number": scales_of("target.table.weight", ()),
+    "scales of nothing": scales_of("target.other", 3),
+    "scales of scales": scales_of("target.table.weight.scale", 3),
     "config.json is deep": text("config.json", DEEP),
     "config.json is deep in model": text("config.json", '{"model":' * 100_000 + "1" + "}" * 100_000),
     "config.json is empty": text("config.json", ""),
