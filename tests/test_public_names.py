@@ -41,8 +41,10 @@ SUBPACKAGES = {
         ShapeError
     """,
     "evaluation": """
-        Cost FaithfulnessResult LanguageScores MEASURES MeasureOptions PropertyResult RATES TrainingCost
-        bleu_by_length brevity_penalty by_length classification corpus_bleu cost count_text diagnostic_mlp
+        Comparison Cost Draws FaithfulnessResult LanguageScores MEASURES MeasureOptions MetricComparison
+        PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length classification
+        compare_labels compare_statistics compare_tags compare_translations corpus_bleu cost count_text
+        diagnostic_mlp
         estimated_flops faithfulness is_equivariant is_separable ngrams precision seed_variance
         sentence_bleu tagging_scores training_cost translation_scores
     """,

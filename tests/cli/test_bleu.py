@@ -71,6 +71,14 @@ def test_by_length_prints_a_table_and_draws_a_picture(run, files):
     assert sum(bucket["lines"] for bucket in json.loads(out)["by_length"]["buckets"]) == 120
 
 
+def test_two_translations_are_compared_by_both_tests(run, files):
+    code, out, err = run(files / "hyp", files / "ref.gz", "--against", files / "ref.xz")
+    assert code == 0, err
+    assert f"compared with {files / 'ref.xz'}" in out and "p randomisation" in out
+    code, _, err = run(files / "hyp", files / "ref.gz", "--against", files / "lecture.hyp")
+    assert code == 2 and "compared on the same sentences, got 120 and 2 lines" in err
+
+
 def test_the_lectures_formula_line_by_line(run, files):
     assert run(files / "lecture.hyp", files / "lecture.ref", "--sentence")[1].split() == ["0.5475", "0.0000"]
     record = json.loads(

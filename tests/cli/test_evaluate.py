@@ -76,6 +76,33 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
     assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5
 
 
+def test_another_system_is_compared_with_both_tests(regard, model, tmp_path):
+    (tmp_path / "other.txt").write_text("".join("yes\n" for _ in ROWS), encoding="utf-8")
+    code, out, _ = regard("evaluate", model, "--against", "other.txt")
+    assert code == 0 and "compared with other.txt: 3 of 6 outputs differ" in out
+    assert "p bootstrap  p randomisation" in out
+    code, out, _ = regard("evaluate", model, "--against", model, "--json")
+    comparison = json.loads(out)["comparison"]
+    assert code == 0 and comparison["differing"] == 0
+    assert comparison["metrics"][0]["p_randomization"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["yes"] * 5, "5 outputs and the test set of"),
+        (
+            ["yes"] * 5 + ["ja"],
+            "line 6 of other.txt: 'ja' is not a label of this model; its labels are no, yes",
+        ),
+    ],
+)
+def test_outputs_that_cannot_be_compared_are_one_sentence(regard, model, tmp_path, lines, says):
+    (tmp_path / "other.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    code, _, err = regard("evaluate", model, "--against", "other.txt")
+    assert code == 2 and says in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "args", "says"),
     [

@@ -29,6 +29,10 @@ def command(
     sentence: Annotated[
         bool, typer.Option("--sentence", help="Print Schmidt-Thieme's BLEU of each line instead.")
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="HYP2", help="Compare with this translation: significance of the difference."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
@@ -39,51 +43,47 @@ def command(
 
         regard bleu translations.txt references.txt
     """
+    from regard.data.text_files import aligned_lines
     from regard.errors import OptionError
     from regard.evaluation import translation
     from regard.evaluation.by_length import bleu_by_length
     from regard.evaluation.by_length import plot as draw
+    from regard.evaluation.significance import compare_translations
     from regard.files.progress import track
 
-    if sentence and (len(reference) > 1 or by_length or plot):
+    if sentence and (len(reference) > 1 or by_length or plot or against):
         raise OptionError(
-            "--sentence is for one reference and excludes --by-length and --plot; leave them out"
+            "--sentence is for one reference and excludes --by-length, --plot and --against; leave them out"
         )
     if plot and not by_length:
         raise OptionError("--plot needs the source lines for BLEU by sentence length; add --by-length SRC")
-    hypotheses, references = _read(hypothesis), [_read(path) for path in reference]
+    hypotheses, references = aligned_lines(hypothesis), [aligned_lines(path) for path in reference]
     if sentence:
         _sentences(hypotheses, references[0], tokenize, lowercase, as_json)
         return
     settings: Any = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = bleu_by_length(hypotheses, references, _read(by_length), **settings) if by_length else None
+    curve = (
+        bleu_by_length(hypotheses, references, aligned_lines(by_length), **settings) if by_length else None
+    )
     if curve and plot:  # first, so that an unwritable file is reported before the slow TER
         print(f"regard: plotted into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
         scores = translation.translation_scores(hypotheses, references, **settings, advance=progress.advance)
+    comparison = None
+    if against:
+        other = aligned_lines(against)
+        comparison = compare_translations(hypotheses, other, references, **settings, name=str(against))
     for warning in scores.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:
-        record = scores.as_dict() | ({"by_length": curve.as_dict()} if curve else {})
+        parts = {"by_length": curve, "comparison": comparison}
+        record = scores.as_dict() | {name: part.as_dict() for name, part in parts.items() if part}
         print(json.dumps(record, ensure_ascii=False, indent=2))
     else:
         print(scores)
-        if curve:
-            print(f"\n{curve}")
-
-
-def _read(path: Path) -> list[str]:
-    """Return all lines of a file; a line that is not text is an error, since lines must stay aligned."""
-    from regard.data.text_files import BAD, LONG, lines
-    from regard.errors import DataError
-
-    content = [line for block in lines(path) for line in block]
-    for number, line in enumerate(content, 1):
-        if line == BAD or "\0" in line:
-            raise DataError(f"line {number} of {path} is not UTF-8 text; is it a binary file?")
-        if line == LONG:
-            raise DataError(f"line {number} of {path} is too long for a sentence; give one sentence per line")
-    return content
+        for part in (curve, comparison):
+            if part:
+                print(f"\n{part}")
 
 
 def _sentences(

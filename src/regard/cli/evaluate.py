@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,14 @@ def command(
     *,
     data: DataOptions,
     beam: Annotated[int | None, option(min=1, max=1000, help="Beam size; default: the recipe's.")] = None,
+    against: Annotated[
+        Path | None,
+        option(
+            metavar="MODEL|FILE",
+            help="Compare with another model, or with a file of its outputs (one per line, as -o writes): "
+            "difference, confidence interval, paired bootstrap and approximate randomisation.",
+        ),
+    ] = None,
     output: OutputOptions,
     device: Annotated[str, option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
@@ -98,12 +106,15 @@ def command(
         regard evaluate runs/sst2 --data my.csv
 
         regard evaluate runs/small --data test.en --data test.de
+
+        regard evaluate runs/small --against runs/base    # significance of the difference
     """
     from regard.evaluation.evaluate import evaluate
     from regard.models.folder import load
     from regard.training.distributed import pick_device
 
     check_folders(output.plot, output.output)
+    other = _other_system(against, device)
     loaded: Any = load(model, pick_device(device))
     if output.cost_table:
         _check_cost(loaded, model)
@@ -116,9 +127,22 @@ def command(
         plot=output.plot,
         output=output.output is not None,
         progress=not output.as_json,
+        against=other,
     )
+    if result.comparison is not None:
+        result.comparison = replace(result.comparison, name=str(against))
     _write_files(result, output, model.name)
     _print(result, output, loaded.card)
+
+
+def _other_system(against: Path | None, device: str) -> Any:
+    """The model, or the file, that --against names; None without it."""
+    from regard.models.folder import load
+    from regard.training.distributed import pick_device
+
+    if against is None or against.is_file():
+        return against
+    return load(against, pick_device(device))
 
 
 def _write_files(result: Evaluation, options: OutputOptions, name: str) -> None:
@@ -183,5 +207,6 @@ def _print_scores(result: Evaluation) -> None:
         for warning in scores.warnings:
             if "look tokenised" not in warning:  # printed above
                 report(f"warning: {warning}")
-    if result.lengths is not None:
-        print(f"\n{result.lengths}")
+    for part in (result.lengths, result.comparison):
+        if part is not None:
+            print(f"\n{part}")

@@ -259,3 +259,14 @@ def _line(data: bytes) -> str:
         return data.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         return BAD
+
+
+def aligned_lines(path: Path) -> list[str]:
+    """Return all lines of a file; a line that is not text is an error, since lines must stay aligned."""
+    content = [line for block in lines(path) for line in block]
+    for number, line in enumerate(content, 1):
+        if line == BAD or "\0" in line:
+            raise DataError(f"line {number} of {path} is not UTF-8 text; is it a binary file?")
+        if line == LONG:
+            raise DataError(f"line {number} of {path} is too long for a sentence; give one sentence per line")
+    return content

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from regard.evaluation.layer_cost import Cost, cost
     from regard.evaluation.perplexity import LanguageScores, count_text
     from regard.evaluation.properties import PropertyResult, is_equivariant, is_separable
+    from regard.evaluation.significance import (
+        Comparison,
+        Draws,
+        MetricComparison,
+        compare_labels,
+        compare_statistics,
+        compare_tags,
+        compare_translations,
+    )
     from regard.evaluation.tagging import tagging_scores
     from regard.evaluation.training_cost import RATES, TrainingCost, estimated_flops
     from regard.evaluation.translation import corpus_bleu, translation_scores
@@ -26,16 +35,23 @@ if TYPE_CHECKING:
 __all__ = [
     "MEASURES",
     "RATES",
+    "Comparison",
     "Cost",
+    "Draws",
     "FaithfulnessResult",
     "LanguageScores",
     "MeasureOptions",
+    "MetricComparison",
     "PropertyResult",
     "TrainingCost",
     "bleu_by_length",
     "brevity_penalty",
     "by_length",
     "classification",
+    "compare_labels",
+    "compare_statistics",
+    "compare_tags",
+    "compare_translations",
     "corpus_bleu",
     "cost",
     "count_text",
@@ -55,6 +71,13 @@ __all__ = [
 __getattr__ = exported(
     __name__,
     {
+        "Comparison": "significance",
+        "Draws": "significance",
+        "MetricComparison": "significance",
+        "compare_labels": "significance",
+        "compare_statistics": "significance",
+        "compare_tags": "significance",
+        "compare_translations": "significance",
         "Cost": "layer_cost",
         "FaithfulnessResult": "explanation.faithfulness",
         "MEASURES": "explanation.measures",

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import quoted
 from regard.data import corpora
 from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
 from regard.data.row_formats import row_format_of
-from regard.errors import DataError
+from regard.data.text_files import aligned_lines
+from regard.errors import DataError, OptionError
 from regard.evaluation.evaluators import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost
 
@@ -70,10 +72,17 @@ def evaluate(
     plot: Path | None = None,
     output: bool = False,
     progress: bool = False,
+    against: Any = None,
 ) -> Evaluation:
-    """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section."""
+    """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section.
+
+    `against` is another model, or its outputs: a list, or a file with one per line. `comparison` of the
+    result then has the significance of the difference.
+    """
     evaluator = EVALUATORS[model.kind]
-    options = EvaluationOptions(beam, lengths, plot, output, progress, to=_target_language(data))
+    options = EvaluationOptions(
+        beam, lengths, plot, output, progress, to=_target_language(data), against=against is not None
+    )
     evaluator.check_options(model, options)
     split = split or default_split(data)
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
@@ -89,7 +98,30 @@ def evaluate(
     result = Evaluation(name, split, len(loaded.targets), 0.0)
     evaluator.run(result, model, loaded, options)
     result.seconds = time.perf_counter() - start
+    if against is not None:
+        other, label = _other_outputs(against, model, data, split, options)
+        if len(other) != len(result.predictions):
+            raise DataError(
+                f"{label} has {len(other)} outputs and the {split} set of {name} has "
+                f"{len(result.predictions)} lines; give one output per line"
+            )
+        result.comparison = evaluator.compare(result, model, loaded, other, label)
     return result
+
+
+def _other_outputs(
+    against: Any, model: Any, data: dict[str, Any], split: str, options: EvaluationOptions
+) -> tuple[Sequence[str], str]:
+    """Outputs of the system to compare with, and its name."""
+    if isinstance(against, (list, tuple)):
+        return against, "other"
+    if isinstance(against, (str, Path)):
+        return aligned_lines(Path(against)), str(against)
+    if getattr(against, "kind", None) != model.kind:
+        what = getattr(against, "what", quoted(against))
+        raise OptionError(f"--against must be {model.what} too, or a file of its outputs, and it is {what}")
+    result = evaluate(against, data, split, beam=options.beam, progress=options.progress)
+    return result.predictions, str(against.card.get("name") or "other")
 
 
 def _target_language(data: dict[str, Any]) -> str | None:

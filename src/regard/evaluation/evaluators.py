@@ -15,10 +15,11 @@ from regard.decoding.beam import Beam
 from regard.decoding.engine import fast
 from regard.decoding.limits import Limits
 from regard.decoding.scoring import negative_log_likelihood
-from regard.errors import OptionError
+from regard.errors import DataError, OptionError
 from regard.evaluation.by_length import BleuByLength, bleu_by_length
 from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import LanguageScores, count_text
+from regard.evaluation.significance import Comparison, compare_labels, compare_tags, compare_translations
 from regard.evaluation.translation import Scores, translation_scores
 from regard.files.progress import track
 from regard.models.target_language import target_of
@@ -45,6 +46,7 @@ class Evaluation:
     lengths: BleuByLength | None = None
     predictions: Sequence[str] = field(default_factory=list)  # translations, labels or tags, one per line
     beam: int | None = None
+    comparison: Comparison | None = None  # with another system on the same split
 
     @property
     def bleu(self) -> float | None:
@@ -66,7 +68,9 @@ class Evaluation:
         for metrics in (self.language, self.metrics):
             if metrics is not None:
                 result |= {"scores": metrics.as_dict()}
-        return result | ({"by_length": self.lengths.as_dict()} if self.lengths else {})
+        for name, part in (("by_length", self.lengths), ("comparison", self.comparison)):
+            result |= {name: part.as_dict()} if part else {}
+        return result
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class EvaluationOptions:
     output: bool = False  # predictions will be written
     progress: bool = False
     to: str | None = None  # target language of the data
+    against: bool = False  # another system will be compared
 
 
 class Evaluator:
@@ -100,9 +105,19 @@ class Evaluator:
             raise OptionError(
                 f"--output writes translations, labels or tags, and {model.what} has none; omit it"
             )
+        if options.against and not self.has_predictions:
+            raise OptionError(
+                f"--against compares translations, labels or tags, and {model.what} has none; omit it"
+            )
 
     def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         """Fill in the result, and write the plot if requested."""
+        raise NotImplementedError
+
+    def compare(
+        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+    ) -> Comparison:
+        """Compare the predictions of the result with those of another system, one per line."""
         raise NotImplementedError
 
 
@@ -139,6 +154,12 @@ class TranslatorEvaluator(Evaluator):
                 result.predictions, split.targets, split.sources, tokenize=tokenize
             )
 
+    def compare(
+        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+    ) -> Comparison:
+        tokenize = list(result.text)[-1]
+        return compare_translations(result.predictions, other, split.targets, tokenize=tokenize, name=name)
+
 
 class LanguageModelEvaluator(Evaluator):
     """Perplexity and bits per character."""
@@ -170,6 +191,17 @@ class ClassifierEvaluator(Evaluator):
         if options.plot is not None:
             metrics.draw(options.plot)
 
+    def compare(
+        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+    ) -> Comparison:
+        for number, label in enumerate(other, 1):
+            if label not in model.labels:
+                raise DataError(
+                    f"line {number} of {name}: {label!r} is not a label of this model; its labels are "
+                    f"{', '.join(sorted(model.labels)[:12])}"
+                )
+        return compare_labels(split.targets, result.predictions, other, name=name)
+
 
 class TaggerEvaluator(Evaluator):
     """Precision, recall and F1 of entities."""
@@ -183,6 +215,14 @@ class TaggerEvaluator(Evaluator):
         tags = model.tag(words, progress=options.progress)
         result.metrics = tagging_scores([line.split(" ") for line in split.targets], tags, words)
         result.predictions = [" ".join(sentence) for sentence in tags]
+
+    def compare(
+        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+    ) -> Comparison:
+        gold, first, second = (
+            [line.split(" ") for line in lines] for lines in (split.targets, result.predictions, other)
+        )
+        return compare_tags(gold, first, second, name=name)
 
 
 class EmbedderEvaluator(Evaluator):
