@@ -1,8 +1,18 @@
-"""Rows 27 to 30, each against a few lines of plain arithmetic on the model's own numbers."""
+"""Rows 27 to 30 and 44, each against a few lines of plain arithmetic on the model's own numbers.
+
+Covers cross_attention.py and decoder.py.
+"""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from regard.errors import RecipeError
+from regard.models.attention_options import NORMALIZERS
+from regard.models.cross_attention import CROSS_ATTENTIONS, CrossAttentionOptions
+from regard.models.memory import Memory
+from regard.recipe.loading import load_recipe
 from tests.models.small import make, make_batch
 
 SOFTMAX = torch.nn.functional.softmax
@@ -90,6 +100,111 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
             torch.testing.assert_close(got[b, t], Wo @ torch.cat([yd, ya]))
 
 
+NORMALIZE = {
+    "none": lambda a: a,  # D's first form: the raw scores weigh the states
+    "softmax": lambda a: SOFTMAX(a, 0),
+    "sigmoid": lambda a: 1 / (1 + torch.exp(-a)),
+    "sparsemax": lambda a: torch.clamp(a - sparsemax_threshold(a), min=0),
+}
+
+
+def sparsemax_threshold(a):
+    """τ with Σ max(a − τ, 0) = 1, by bisection."""
+    low, high = a.min() - 1, a.max()
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (a - middle).clamp(min=0).sum() > 1 else (low, middle)
+    return (low + high) / 2
+
+
+def energy_by_hand(name, energy, keys, query):
+    """Energies of the keys (T, ·) for one query, from their formulas."""
+    if name == "additive":
+        return torch.tanh(energy.Wq.weight @ query + keys @ energy.Wk.weight.T) @ energy.v
+    if name == "bilinear":
+        return keys @ (energy.W.T @ query)
+    if name == "cosine":
+        return len(query) ** 0.5 * (keys @ query) / (keys.norm(dim=1) * query.norm())
+    return keys @ query / (len(query) ** 0.5 if name == "scaled-dot" else 1)
+
+
+def check_attention_beside_the_recurrence(decoder, context_by_hand):
+    """The output is W^o [y^d(t); y^a(t)], with y^a(t) = context_by_hand(attention, [y^e], y^d(t))."""
+    model = make(
+        {"kind": "recurrent", "bidirectional": False},
+        {"kind": "recurrent", "initial_state": "copy", **decoder},
+        tie="none",
+    )
+    batch = make_batch()
+    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    for b in range(3):  # of different lengths: padding has no weight
+        ye, state = read("gru", model, batch.source[b, : batch.source_lengths[b]])
+        w = weights_of(model.decoder.stack.layers[0])
+        for t in range(batch.target.shape[1] - 1):
+            state = cell_of("gru", w, state, vector(model.target, batch.target[b, t]))
+            context = context_by_hand(model.decoder.attention, ye, state[0])
+            expected = model.output.projection.weight @ torch.cat([state[0], context])
+            torch.testing.assert_close(got[b, t], expected)
+
+
+@pytest.mark.parametrize("normalize", list(NORMALIZE))
+@pytest.mark.parametrize("attention", ["dot", "scaled-dot", "cosine", "bilinear", "additive"])
+def test_every_energy_of_the_states_with_every_normalizer(attention, normalize):
+    def context(look, ye, yd):
+        return ye.T @ NORMALIZE[normalize](energy_by_hand(attention, look.energy, ye, yd))
+
+    check_attention_beside_the_recurrence({"attention": attention, "normalize": normalize}, context)
+
+
+@pytest.mark.parametrize("normalize", ["none", "softmax"])
+@pytest.mark.parametrize("energy", ["dot", "scaled-dot", "cosine", "bilinear", "additive"])
+def test_every_energy_of_projected_states(energy, normalize):
+    def context(look, ye, yd):
+        keys, values, query = ye @ look.Wk.weight.T, ye @ look.Wv.weight.T, look.Wq.weight @ yd
+        head = look.energy  # parameters have an axis for their one head
+        if energy in ("additive", "bilinear"):
+            head = SimpleNamespace(**{name: one_head(p) for name, p in head.named_parameters()})
+            head.Wq, head.Wk = (SimpleNamespace(weight=getattr(head, f"W{x}.weight", None)) for x in "qk")
+        return values.T @ NORMALIZE[normalize](energy_by_hand(energy, head, keys, query))
+
+    options = {"attention": "projected", "attention_width": 24, "energy": energy, "normalize": normalize}
+    check_attention_beside_the_recurrence(options, context)
+
+
+def one_head(parameter):
+    return parameter.detach()[0] if parameter.shape[0] == 1 else parameter.detach()
+
+
+@pytest.mark.parametrize("normalize", ["none", "softmax", "sparsemax"])
+def test_the_extreme_case_of_the_lecture(normalize):
+    """*Deep Learning IX*: if y^d(t) equals y^e(i), the attention returns y^e(i).
+
+    With raw scores that holds for orthonormal states, with softmax in the limit of long ones.
+    """
+    states = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).double())[0]
+    length = 1.0 if normalize == "none" else 8.0
+    states = length * states[:5]
+    attention = CROSS_ATTENTIONS["dot"](8, 8, CrossAttentionOptions(normalize=NORMALIZERS[normalize]()))
+    got = attention(states[None], Memory(states[None], None))[0]
+    torch.testing.assert_close(got, states, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("normalize", ["none", "sparsemax"])
+def test_bahdanau_with_another_normalizer(normalize):
+    model = make({"kind": "recurrent"}, {"kind": "bahdanau", "normalize": normalize}, tie="none")
+    batch = make_batch()
+    got = model(batch.source[:1], batch.target[:1, :-1], batch.source_lengths[:1])
+    energy, first = model.decoder.attention.energy, model.decoder.initial_state.map
+    h = both_directions("gru", model, batch.source[0, : batch.source_lengths[0]])
+    state = (torch.tanh(first.weight @ torch.cat([h[-1, :16], h[0, 16:]]) + first.bias),)
+    for t in range(batch.target.shape[1] - 1):
+        context = NORMALIZE[normalize](energy_by_hand("additive", energy, h, state[0])) @ h
+        y = vector(model.target, batch.target[0, t])
+        state = cell_of("gru", weights_of(model.decoder.stack.layers[0]), state, torch.cat([y, context]))
+        expected = model.output.projection.weight @ torch.cat([state[0], context, y])
+        torch.testing.assert_close(got[0, t], expected)
+
+
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
     model = make({"kind": "recurrent", "cell": kind}, {"kind": "bahdanau", "cell": kind}, tie="none")
@@ -168,3 +283,37 @@ def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():
     y = norm(y + attention(d.cross, y, memory), d.around_cross)
     y = norm(y + feed(d.feed, y), d.around_feed)
     torch.testing.assert_close(got[0], y @ E.T)
+
+
+@pytest.mark.parametrize(
+    "decoder", [{"attention": "dot"}, {"attention": "additive"}, {"attention": "projected"}]
+)
+@pytest.mark.parametrize("normalize", ["none", "entmax"])
+def test_steps_of_the_search_are_those_of_teacher_forcing(decoder, normalize):
+    model = make(
+        {"kind": "recurrent", "bidirectional": False},
+        {"kind": "recurrent", "normalize": normalize, **decoder},
+    )
+    batch = make_batch()
+    memory = model.encode(batch.source, batch.source_lengths)
+    x = model.target(batch.target[:, :-1])
+    at_once, _ = model.decoder(x, memory)
+    state = model.decoder.start(memory, x)
+    for t in range(x.shape[1]):
+        features, state = model.decoder.step(x[:, t], state)
+        torch.testing.assert_close(features, at_once[:, t])
+
+
+def test_what_does_not_apply_is_one_sentence():
+    encoder = {"kind": "recurrent", "bidirectional": False}
+    for decoder, says in (
+        (
+            {"attention": "dot", "energy": "cosine"},
+            "energy is for attention: projected, and attention is dot",
+        ),
+        ({"attention": "none", "normalize": "none"}, "normalize is none, and attention is none"),
+        ({"attention": "cosine", "width": 8}, "attention is cosine, and the encoder's states are 32 wide"),
+    ):
+        model = {"dim": 32, "encoder": encoder, "decoder": {"kind": "recurrent", **decoder}}
+        with pytest.raises(RecipeError, match=says):
+            load_recipe({"data": {"corpus": "multi30k", "source": "de", "target": "en"}, "model": model})

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from regard.attention.energy import Additive, Bilinear, Cosine, Dot, ScaledDot
 from regard.diagrams.encoders import (
     FAINT,
     Part,
@@ -18,18 +19,22 @@ from regard.diagrams.encoders import (
 from regard.diagrams.graph import Node, numbered
 from regard.models.cross_attention import (
     AdditiveCrossAttention,
-    BilinearCrossAttention,
-    DotCrossAttention,
     ProjectedCrossAttention,
+    StateCrossAttention,
 )
 from regard.models.decoder import BahdanauDecoder, CopiedInitialState, InputFeedingDecoder, RecurrentDecoder
 from regard.models.transformer import TransformerDecoder
 
 NAMES: dict[type, str] = {
     AdditiveCrossAttention: "additive attention",
-    BilinearCrossAttention: "bilinear attention",
     ProjectedCrossAttention: "projected attention",
-    DotCrossAttention: "dot-product attention",
+}
+ENERGY_NAMES: dict[type, str] = {
+    Dot: "dot-product attention",
+    ScaledDot: "scaled dot-product attention",
+    Cosine: "cosine attention",
+    Bilinear: "bilinear attention",
+    Additive: "additive attention",
 }
 SHORT_CIRCUIT = "Attention is a short-circuit: every source state reaches every target step over one edge."
 BOTTLENECK = "Without attention, all of the source passes through one vector."
@@ -42,10 +47,16 @@ def describe_decoder(decoder: nn.Module) -> str:
     if isinstance(decoder, BahdanauDecoder):
         return f"Bahdanau's {describe_stack(decoder.stack)} decoder"
     if isinstance(decoder, RecurrentDecoder):
-        name = NAMES.get(type(decoder.attention), "attention")
+        name = _attention_name(decoder.attention)
         tail = "" if decoder.initial_state is None else " without attention"
         return f"{describe_stack(decoder.stack)} decoder" + (f" with {name}" if decoder.attention else tail)
     return type(decoder).__name__
+
+
+def _attention_name(attention: nn.Module | None) -> str:
+    if isinstance(attention, StateCrossAttention):
+        return ENERGY_NAMES.get(type(attention.energy), "attention")
+    return NAMES.get(type(attention), "attention")
 
 
 def draw_decoder(part: Part, decoder: nn.Module, memory: Part | None) -> None:
@@ -84,7 +95,7 @@ def _recurrent(part: Part, decoder: RecurrentDecoder, memory: Part | None) -> No
     _initial_state(part, states[0], decoder.initial_state, memory, alone=attention is None)
     if attention is None:
         return
-    caption = NAMES.get(type(attention), "attention")
+    caption = _attention_name(attention)
     part.layer(
         lambda i: numbered("a", i + 1), "attention", f"{caption} → context", rise=_rise_above(part, memory)
     )

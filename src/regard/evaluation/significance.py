@@ -215,7 +215,9 @@ def compare_translations(
             return float(scorer._compute_score_from_stats(sums.tolist()).score)
 
         found.append(
-            compare_statistics(chosen, *both, score, draws=draws, signature=str(scorer.get_signature()))
+            compare_statistics(
+                chosen, both[0], both[1], score, draws=draws, signature=str(scorer.get_signature())
+            )
         )
     return _comparison(found, hypotheses, other, draws, name)
 
@@ -236,7 +238,7 @@ def compare_labels(
         for labels in (predicted, other)
     ]
     result = compare_statistics(
-        "accuracy", *right, lambda sums: 100 * float(sums[0]) / len(gold), draws=draws
+        "accuracy", right[0], right[1], lambda sums: 100 * float(sums[0]) / len(gold), draws=draws
     )
     return _comparison([result], predicted, other, draws, name)
 
@@ -258,7 +260,7 @@ def compare_tags(
         np.array([_span_counts(a, b) for a, b in zip(gold, tags, strict=True)], dtype=np.float64)
         for tags in (predicted, other)
     ]
-    result = compare_statistics("F1", *both, _f1, draws=draws)
+    result = compare_statistics("F1", both[0], both[1], _f1, draws=draws)
     return _comparison([result], predicted, other, draws, name)
 
 

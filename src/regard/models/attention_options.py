@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Dot, Energy, ScaledDot
 from regard.attention.mask import Mask
-from regard.attention.normalize import Entmax, Normalizer, Sigmoid, Softmax, Sparsemax
+from regard.attention.normalize import Entmax, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
 from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Prefix, Window
 from regard.layers.residual import make_norm
@@ -39,6 +39,7 @@ NORMALIZERS.add("softmax")(Softmax)
 NORMALIZERS.add("sparsemax")(Sparsemax)
 NORMALIZERS.add("entmax")(Entmax)
 NORMALIZERS.add("sigmoid")(Sigmoid)
+NORMALIZERS.add("none")(Raw)
 NormalizerName = Annotated[str, NameOf(NORMALIZERS)]
 
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from regard.errors import OptionError, ShapeError
 from regard.layers.dropout import Dropout, LockedDropout
 from regard.layers.recurrent import RecurrentStack, RecurrentState
-from regard.models.cross_attention import CROSS_ATTENTIONS, AdditiveCrossAttention
+from regard.models.attention_options import NORMALIZERS, EnergyName, NormalizerName
+from regard.models.cross_attention import CROSS_ATTENTIONS, AdditiveCrossAttention, CrossAttentionOptions
 from regard.models.encoder import Cell, RecurrentEncoderOptions
 from regard.models.memory import DecoderState, Memory
 from regard.models.options import DECODERS, DecoderOptions, EncoderOptions, NameOf, Size
@@ -41,10 +42,15 @@ class RecurrentDecoderOptions(DecoderOptions):
     )
     attention: Annotated[str, NameOf(CROSS_ATTENTIONS)] = Field(
         default="none",
-        description="attention to the encoder's states; in lectures, dot is simple, projected parameterised",
+        description="attention to the encoder's states by this energy, or through projections; in lectures, "
+        "dot is simple, projected parameterised",
     )
     attention_width: Size | None = Field(
         default=None, description="width of queries, keys and values of a projected attention"
+    )
+    energy: EnergyName | None = Field(default=None, description="energy of a projected attention; null: dot")
+    normalize: NormalizerName = Field(
+        default="softmax", description="normalizer of the attention; none: raw scores are the weights"
     )
     input_feeding: bool = Field(
         default=False,
@@ -82,10 +88,12 @@ class RecurrentDecoderOptions(DecoderOptions):
         elif self.shared_recurrence:
             yield from self._check_shared(dim, encoder, place)
         memory_width = None if encoder is None else encoder.width_of(dim)
-        if self.attention == "dot" and memory_width not in (None, self.width_of(dim)):
+        equal = ("dot", "scaled-dot", "cosine")
+        if self.attention in equal and memory_width not in (None, self.width_of(dim)):
             yield (
-                f"{place}.attention is dot, and the encoder's states are {memory_width} wide, the decoder's "
-                f"{self.width_of(dim)}; take attention: projected, which maps both, or equal widths"
+                f"{place}.attention is {self.attention}, and the encoder's states are {memory_width} wide, "
+                f"the decoder's {self.width_of(dim)}; take attention: projected, which maps both, or equal "
+                "widths"
             )
         if self.attention == "none" and self.input_feeding:
             yield (
@@ -97,6 +105,13 @@ class RecurrentDecoderOptions(DecoderOptions):
                 f"{place}.attention_width is for attention: projected, and attention is {self.attention}; "
                 "leave it out"
             )
+        if self.energy and self.attention != "projected":
+            yield (
+                f"{place}.energy is for attention: projected, and attention is {self.attention}; leave it "
+                f"out, or set attention: {self.energy}, which compares the states themselves"
+            )
+        if self.normalize != "softmax" and self.attention == "none":
+            yield f"{place}.normalize is {self.normalize}, and attention is none; choose an attention"
         if self.last_width and self.layers == 1:
             yield f"{place}.last_width sets the last of several layers, and there is one; set width instead"
         if self.initial_state == "copy" and encoder is not None:
@@ -136,9 +151,10 @@ class RecurrentDecoderOptions(DecoderOptions):
     def build_decoder(self, dim: int, dropout: float, encoder: Any) -> RecurrentDecoder:
         attention: Any = None
         if encoder is not None:
-            attention = CROSS_ATTENTIONS[self.attention](
-                self.width_of(dim), encoder.width, self.attention_width
+            options = CrossAttentionOptions(
+                self.attention_width, self.energy or "dot", NORMALIZERS[self.normalize]()
             )
+            attention = CROSS_ATTENTIONS[self.attention](self.width_of(dim), encoder.width, options)
         feeds = self.input_feeding and attention is not None
         fed_width = attention.width if attention is not None and feeds else 0
         if self.shared_recurrence and encoder is not None:
@@ -255,6 +271,9 @@ class BahdanauOptions(DecoderOptions):
     attention_width: Size | None = Field(
         default=None, description="width inside the additive energy; null: the layer's width"
     )
+    normalize: NormalizerName = Field(
+        default="softmax", description="normalizer of the attention; none: raw scores are the weights"
+    )
     initial_state: InitialState = Field(default="final", description=INITIAL_STATE)
     dropout: DropoutRate | None = Field(
         default=None, description="dropout of embeddings and between layers; null: the model's"
@@ -281,7 +300,8 @@ class BahdanauOptions(DecoderOptions):
         width = self.width_of(dim)
         shape = {"cell": self.cell, "layers": self.layers}
         stack = RecurrentStack(dim + encoder.width, width, dropout=dropout, **shape)
-        attention = AdditiveCrossAttention(width, encoder.width, self.attention_width or width)
+        normalize = NORMALIZERS[self.normalize]()
+        attention = AdditiveCrossAttention(width, encoder.width, self.attention_width or width, normalize)
         first = _initial_state(self.initial_state, encoder, stack)
         return BahdanauDecoder(dim, stack, initial_state=first, attention=attention, dropout=dropout)
 
