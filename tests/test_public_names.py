@@ -27,7 +27,7 @@ SUBPACKAGES = {
         ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot
         Edit Energy Entmax Hard HeadDiversity Learned Mapped Mask Match Normalizer Packed Padding Permuted
         Pinned Plan Prefix Raw Recorded RelativeBuckets RelativeVectors Rotary ScaledDot Seen Sigmoid
-        Sinusoidal Softmax Sparsemax Uniform Weights Window Zero head_diversity
+        Sinusoidal Softmax Sparsemax Uniform Weights Window Zero head_diversity lookup_path
     """,
     "conformance": "CLASSES Case Outcome Refused case check load",
     "data": """

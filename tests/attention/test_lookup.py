@@ -1,11 +1,11 @@
-"""`lookup`: hard and soft dictionary lookup, and the limits of the temperature."""
+"""`lookup`, `lookup_path`: hard and soft dictionary lookup, the limits of the temperature, nested records."""
 
 import pytest
 import torch
 
 from regard import lookup
-from regard.attention import Dot
-from regard.errors import OptionError
+from regard.attention import Dot, lookup_path
+from regard.errors import OptionError, ShapeError
 
 RECORD = {
     "name": "Jane Doe",
@@ -64,3 +64,80 @@ def test_equal_keys_are_averaged_by_a_soft_lookup_and_summed_by_a_hard_one():
 def test_bad_temperatures_are_refused():
     with pytest.raises(OptionError, match="temperature must be a number above 0"):
         lookup(torch.randn(1, 2), torch.randn(3, 2), torch.randn(3, 1), temperature=0)
+
+
+# The JSON file of *Neural Computation*: records inside a record.
+PERSON = {
+    "first_name": "John",
+    "age": 27,
+    "address": {"street_address": "21 2nd Street", "city": "New York", "postal_code": "10021-3100"},
+    "phone_numbers": [{"type": "home", "number": "212 555-1234"}, {"type": "fax", "number": "646 555-4567"}],
+}
+
+
+def letters(key):
+    """A vector for any key: its characters."""
+    return torch.tensor([float(ord(c)) for c in str(key).ljust(16)], dtype=torch.float64)
+
+
+def at(path):
+    """What Python finds there."""
+    value = PERSON
+    for key in path:
+        value = value[key]
+    return value
+
+
+@pytest.mark.parametrize(
+    "path", [["age"], ["address"], ["address", "city"], ["phone_numbers", 1, "number"], ["phone_numbers", 0]]
+)
+def test_a_hard_path_finds_what_pythons_brackets_find(path):
+    found = lookup_path(path, PERSON, letters)
+    (only,) = [place for place, weight in found.items() if weight > 0]
+    assert found[only] == 1 and at(only) == at(path)
+
+
+@pytest.mark.parametrize(
+    "path", [["shoe size"], ["address", "shoe size"], ["age", "city"], ["first_name", 0]]
+)
+def test_a_path_that_does_not_exist_gives_zeros(path):
+    assert sum(lookup_path(path, PERSON, letters).values()) == 0
+
+
+def test_weights_of_a_soft_path_are_products_and_sum_to_one():
+    path = ["adress", "citty"]  # two typing errors
+    found = lookup_path(path, PERSON, letters, temperature=3000.0)
+    assert max(found, key=lambda place: found[place]) == ("address", "city")
+    assert sum(found.values()).item() == pytest.approx(1.0)
+    softmax = lambda query, keys: torch.softmax(  # noqa: E731
+        torch.stack([-(letters(query) - letters(key)).square().sum() for key in keys]) / 3000.0, 0
+    )
+    outer, inner = softmax("adress", PERSON), softmax("citty", PERSON["address"])
+    assert found["address", "city"].item() == pytest.approx((outer[2] * inner[1]).item())
+    assert found["age",].item() == pytest.approx(outer[1].item())  # a value: the path goes no further
+
+
+def test_the_limit_of_low_temperature_is_the_hard_path():
+    path = ["phone_numbers", 1, "number"]
+    soft, hard = (lookup_path(path, PERSON, letters, temperature=t) for t in (1e-3, None))
+    assert soft.keys() == hard.keys()
+    assert all(torch.allclose(soft[place], hard[place]) for place in hard)
+
+
+def test_gradients_reach_the_query_through_all_levels():
+    query = letters("citty").requires_grad_()
+    found = lookup_path(
+        ["address", "x"], PERSON, lambda key: query if key == "x" else letters(key), temperature=3000.0
+    )
+    found["address", "city"].backward()
+    assert query.grad.abs().sum() > 0
+
+
+def test_bad_paths_and_records_are_one_sentence():
+    with pytest.raises(OptionError, match="path must be a list of keys, one for each level, got 'age'"):
+        lookup_path("age", PERSON, letters)
+    with pytest.raises(OptionError, match="record must be a mapping or a list, got 3"):
+        lookup_path(["age"], 3, letters)
+    with pytest.raises(ShapeError, match="embed must return a vector"):
+        lookup_path(["age"], PERSON, lambda key: torch.zeros(1, 2))
+    assert lookup_path(["age"], {}, letters) == {}

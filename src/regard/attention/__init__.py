@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from regard.attention.diversity import HeadDiversity, head_diversity
     from regard.attention.edits import Edit, Mapped, Permuted, Pinned, Uniform, Weights, Zero
     from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
+    from regard.attention.lookup import lookup_path
     from regard.attention.mask import Dense, Mask
     from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
     from regard.attention.packed import Packed
@@ -66,6 +67,7 @@ _HOMES = {
     "Window": "position_masks",
     "Zero": "edits",
     "head_diversity": "diversity",
+    "lookup_path": "lookup",
 }
 __all__ = [
     "ALiBi",
@@ -113,5 +115,6 @@ __all__ = [
     "Window",
     "Zero",
     "head_diversity",
+    "lookup_path",
 ]
 __getattr__ = exported(__name__, _HOMES)

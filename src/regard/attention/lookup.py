@@ -1,13 +1,21 @@
-"""`lookup`: attention as a dictionary over vectors, hard or soft."""
+"""`lookup`, `lookup_path`: attention as a dictionary over vectors, hard or soft, also of nested records."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from regard.arguments import quoted
 from regard.attention.attend import attend
 from regard.attention.call import EnergyLike
 from regard.attention.energy import Distance, Match
 from regard.attention.normalize import Raw, Softmax
+from regard.errors import OptionError, ShapeError
+
+KeyPath = tuple[Any, ...]
 
 
 def lookup(
@@ -38,3 +46,77 @@ def lookup(
         energy=Distance() if similarity is None else similarity,
         normalize=Softmax(1.0 if temperature is None else temperature),
     )  # fmt: skip
+
+
+def lookup_path(
+    path: Sequence[Any],
+    record: Mapping[Any, Any] | Sequence[Any],
+    embed: Callable[[Any], Tensor],
+    *,
+    temperature: float | None = None,
+    similarity: EnergyLike | None = None,
+) -> dict[KeyPath, Tensor]:
+    """Look up a path in nested records, one `lookup` per level; return the weight of each entry.
+
+    >>> person = {"age": 27, "address": {"city": "New York", "state": "NY"}}
+    >>> letters = lambda text: torch.tensor([float(text.count(c)) for c in "abcdefghijklmnopqrstuvwxyz"])
+    >>> found = regard.attention.lookup_path(["address", "city"], person, letters)
+    >>> {path: weight.item() for path, weight in found.items()}
+    {('age',): 0.0, ('address', 'city'): 1.0, ('address', 'state'): 0.0}
+
+    The weight of an entry is the product of the weights along its path. The hard lookup (no temperature) is
+    `record["address"]["city"]`; a path that does not exist gives zeros. In a soft lookup the weights sum to
+    1, and the limit τ → 0 is the hard one for a path that exists.
+
+    Args:
+        path: one query for each level; `embed` turns it into a vector.
+        record: mappings inside mappings; the keys of a list are its indices.
+        embed: a key or query → vector (D,), of one size for all.
+        temperature: as in `lookup`.
+        similarity: as in `lookup`.
+
+    Returns:
+        The weights (scalar tensors) by path: entries at the depth of `path`, and values at a smaller depth.
+    """
+    if isinstance(path, str) or not isinstance(path, Sequence) or not path:
+        raise OptionError(f"path must be a list of keys, one for each level, got {quoted(path)}")
+    level = _level(record)
+    if level is None:
+        raise OptionError(f"record must be a mapping or a list, got {quoted(record)}")
+    if not level:
+        return {}
+    query, keys = _vector(embed, path[0])[None], torch.stack([_vector(embed, key) for key in level])
+    if keys.shape[-1] != query.shape[-1]:
+        raise ShapeError(
+            f"embed must return vectors of one size, got {query.shape[-1]} for the query {path[0]!r} and "
+            f"{keys.shape[-1]} for the keys"
+        )
+    values = torch.eye(len(level), dtype=keys.dtype, device=keys.device)
+    weights = lookup(query, keys, values, temperature=temperature, similarity=similarity)[0]  # (entries,)
+    found: dict[KeyPath, Tensor] = {}
+    for (key, value), weight in zip(level.items(), weights, strict=True):
+        if len(path) == 1:
+            found[key,] = weight
+        elif _level(value) is None:  # the path goes on and the record ends
+            found[key,] = torch.zeros_like(weight) if temperature is None and similarity is None else weight
+        else:
+            inner = lookup_path(path[1:], value, embed, temperature=temperature, similarity=similarity)
+            found |= {(key, *rest): weight * share for rest, share in inner.items()}
+    return found
+
+
+def _level(record: Any) -> dict[Any, Any] | None:
+    """The entries of a record by key, of a list by index; None for a value."""
+    if isinstance(record, Mapping):
+        return dict(record)
+    if isinstance(record, Sequence) and not isinstance(record, (str, bytes)):
+        return dict(enumerate(record))
+    return None
+
+
+def _vector(embed: Callable[[Any], Tensor], key: Any) -> Tensor:
+    vector = embed(key)
+    if not isinstance(vector, Tensor) or vector.ndim != 1:
+        got = f"shape {tuple(vector.shape)}" if isinstance(vector, Tensor) else quoted(vector)
+        raise ShapeError(f"embed must return a vector (D,) for the key {key!r}, got {got}")
+    return vector
