@@ -43,6 +43,13 @@ def test_points_are_drawn_at_their_place():
     assert len(re.findall("a &lt;b&gt;: 10, 0.5", chart.svg())) == 1
 
 
+def test_points_can_stand_alone():
+    points = {"one": [(0, 1), (1, 2), (2, 0)]}
+    line, dots = (LineChart(points, connect=connect).svg() for connect in (True, False))
+    assert line.count("<circle") == dots.count("<circle") == 3
+    assert line.count("<path") == dots.count("<path") + 1
+
+
 def test_matplotlib_draws_it_too(tmp_path):
     pytest.importorskip("matplotlib")
     path = LineChart({"one": [(0, 1), (1, 2)], "two": [(0, 2)]}).save(tmp_path / "chart.png")

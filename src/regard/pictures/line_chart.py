@@ -26,6 +26,7 @@ class LineChart(Picture):
         x_title, y_title: what the axes show.
         log_x, log_y: logarithmic axes; all values must then be positive.
         note: a line below the headline.
+        connect: join the points of a series by a line.
     """
 
     series: Mapping[str, Points]
@@ -35,6 +36,7 @@ class LineChart(Picture):
     log_x: bool = False
     log_y: bool = False
     note: str = ""
+    connect: bool = True
 
     def __post_init__(self) -> None:
         if not any(len(points) for points in self.series.values()):
@@ -77,7 +79,7 @@ class LineChart(Picture):
         canvas.reach(left + WIDTH, top + HEIGHT + 36)
         for i, (name, series) in enumerate(self.series.items()):
             stroke, row = STROKES[i], top + 8 + 19 * i
-            if len(series) > 1:
+            if self.connect and len(series) > 1:
                 canvas.path(*straight(*((x(a), y(b)) for a, b in series)), style=stroke, width=2)
             for a, b in series:
                 canvas.add(Circle(x(a), y(b), 2.6, stroke, f"{name}: {a:g}, {b:.4g}"))

@@ -1,0 +1,132 @@
+# %% [markdown]
+# # Lesson 15: Why attention runs in parallel
+#
+# A recurrent layer needs the state of step t − 1 before it can start step t: T steps, one after the other. Attention computes
+# all positions at once. It does more arithmetic, and is still faster where the hardware is wide.
+#
+# Source: Poerner's lecture: LSTM and GRU are "sequential processing, not parallelizable", attention is "extremely parallelizable (every query
+# in every head)". Schmidt-Thieme's table and table 1 of Vaswani et al. (2017) give the counts.
+
+# %%
+import time
+
+import torch
+
+from regard.evaluation import cost
+from regard.layers import MultiHead, Recurrence
+from regard.lessons import by_size, expect, show
+from regard.pictures import LineChart
+
+torch.manual_seed(0)
+DIM = 64
+LENGTHS = by_size(full=(16, 32, 64, 128, 256, 512, 1024, 2048), small=(16, 64, 256))
+recurrence, attention = Recurrence(DIM, cell="lstm"), MultiHead(DIM, heads=1, project=False)
+
+# %% [markdown]
+# ## The loop that cannot be removed
+# Written out, a recurrence is a loop. Its input products W x_t can be done for all t at once; U h_(t−1) cannot, and here a
+# counter counts these dependent products.
+
+# %%
+T = 32
+plain = Recurrence(DIM, cell="rnn")
+x = torch.randn(1, T, DIM)
+w = plain.weight
+with torch.no_grad():
+    inputs = x @ w.weight_ih_l0.T + w.bias_ih_l0 + w.bias_hh_l0  # (1, T, dim): all steps in one product
+    h, states, dependent = torch.zeros(1, DIM), [], 0
+    for t in range(T):
+        h = torch.tanh(inputs[:, t] + h @ w.weight_hh_l0.T)  # needs the h of the step before
+        dependent += 1
+        states.append(h)
+    assert torch.allclose(torch.stack(states, 1), plain(x), atol=1e-5)
+expect("dependent products of the loop", dependent, T, within=0, source="Vaswani et al., table 1: O(n)")
+
+# %% [markdown]
+# Attention has three products that follow one another, for any T: projections, QKᵀ, AV.
+
+# %%
+with torch.no_grad():
+    q, k, v = attention.Wq(x), attention.Wk(x), attention.Wv(x)  # 1: these three can run side by side
+    weights = (q @ k.mT / DIM**0.5).softmax(-1)  # 2
+    assert torch.allclose(weights @ v, attention(x), atol=1e-5)  # 3
+
+# %% [markdown]
+# ## The counts
+# `cost` counts steps that depend on one another, layers counted as one, and multiply-adds.
+
+# %%
+print("     T   steps: LSTM  attention   multiply-adds: LSTM  attention")
+for T in LENGTHS:
+    a, b = cost(recurrence, T), cost(attention, T)
+    print(f"{T:6} {a.steps:13} {b.steps:10} {a.operations:21,} {b.operations:10,}")
+    assert (a.steps, b.steps) == (T, 1)
+    assert a.operations == 8 * T * DIM**2  # 4 gates, each W x and U h
+    assert b.operations == 3 * T * DIM**2 + 2 * T**2 * DIM  # Q, K, V; then QKᵀ and AV
+last = LENGTHS[-1]
+ratio = cost(attention, last).operations / cost(recurrence, last).operations
+by_formula = (3 * DIM + 2 * last) / (8 * DIM)
+expect(
+    f"attention / LSTM, multiply-adds at T = {last}", ratio, by_formula, within=1e-6, source="(3M + 2T)/8M"
+)
+steps = {"LSTM": [(T, T) for T in LENGTHS], "attention": [(T, 1) for T in LENGTHS]}
+show(LineChart(steps, "Sequential steps of one layer", "length T", "steps", log_x=True, log_y=True))
+
+# %% [markdown]
+# Attention is quadratic in T: above T = 2.5 M it does more arithmetic than the LSTM. Schmidt-Thieme's table has T²M for attention, the part that
+# grows; the projections 3TM² come on top.
+
+# %% [markdown]
+# ## The time
+# Measured here, for one sequence, as the best of some runs. Seconds depend on the machine, so nothing is asserted about
+# them.
+
+
+# %%
+def milliseconds(layer: torch.nn.Module, length: int, device: str) -> float:
+    layer, x = layer.to(device), torch.randn(1, length, DIM, device=device)
+    times = []
+    with torch.inference_mode():
+        for _ in range(by_size(full=10, small=3)):
+            start = time.perf_counter()
+            layer(x).sum().item()  # item waits for a GPU
+            times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+def measure(device: str) -> None:
+    layers = {"LSTM": recurrence, "attention": attention}
+    milliseconds(attention, 16, device)  # the first call loads kernels
+    series = {name: [(T, milliseconds(layer, T, device)) for T in LENGTHS] for name, layer in layers.items()}
+    for (T, slow), (_, fast) in zip(*series.values(), strict=True):
+        print(
+            f"{device}  T = {T:5}   LSTM {slow:8.3f} ms   attention {fast:8.3f} ms   ratio {slow / fast:6.1f}"
+        )
+    title = f"Time of one layer, M = {DIM}, {device}"
+    show(LineChart(series, title, "length T", "milliseconds", log_x=True, log_y=True))
+
+
+for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+    measure(device)
+
+# %% [markdown]
+# ## What to see in it
+# On a CPU, with few cores, the gain is bounded: T small products become three large ones, which a core does at a better rate. For
+# long inputs the T² part takes over and the two curves come together or cross.
+#
+# A GPU has thousands of units, which a loop of small products leaves idle. If this machine has one, the cell above has measured it too.
+
+# %% [markdown]
+# ## What this does not say
+# In *generation* the Transformer is sequential too: token t + 1 needs token t. What runs in parallel is training, and reading the
+# source. And a recurrence without a nonlinearity between steps can be computed in log₂ T rounds (exercise 2): recent
+# state-space models use that.
+
+# %% [markdown]
+# ## Exercises
+# 1. Write `crossover(dim)`: the length T at which an attention layer (Q, K, V projections without bias and output) and an LSTM layer of
+#    the same width have the same number of multiply-adds.
+# 2. Write `scan(a, b)`: h_t = a_t · h_(t−1) + b_t with h_0 = 0, for tensors a and b of shape (T,), in about log₂ T rounds of tensor
+#    operations. The check counts operations: a loop over T fails.
+#
+# Put both into a file and run `regard lessons check 15 answer.py`.
