@@ -142,8 +142,8 @@ def main(argv: list[str] | None = None) -> int:
             write(options.folder)
         else:
             print(table(options.forward, options.backward))
-    except RegardError as trouble:
-        print(f"error: {trouble}", file=sys.stderr)
+    except RegardError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 

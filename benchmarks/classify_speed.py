@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import regard
-from benchmarks.classify_peers.systems import PLACE
+from benchmarks.classify_peers.systems import ENVIRONMENTS
 from benchmarks.peers import command, machine
-from benchmarks.peers.environments import Place, here, peer
-from benchmarks.peers.process import Failed, Process, say
+from benchmarks.peers.environments import Environment, own_environment, peer_environment
+from benchmarks.peers.process import WorkerError, WorkerProcess, log
+from benchmarks.peers.tables import NONE, markdown_table
 from regard.data import corpora
 from regard.errors import OptionError, RegardError
 from regard.evaluation.classification import accuracy
@@ -54,170 +54,187 @@ HEADER = [
 
 @dataclass
 class Row:
-    """What came of one system."""
+    """The measurements of one system; `failure` is why there are none."""
 
     name: str
     seconds: list[float] = field(default_factory=list)  # of each round over all texts
-    # Seconds of the CPU, which others on the machine do not lengthen much.
+    # CPU seconds of each round, which other processes on the machine lengthen less.
     busy: list[float] = field(default_factory=list)
     texts: int = 0
     accuracy: float | None = None
     training: float | None = None
-    one: float | None = None  # seconds, the median
+    one: float | None = None  # median latency of one text, in seconds
     peak: int | None = None
     about: str = ""
     version: str = ""
-    trouble: str = ""
+    failure: str = ""
 
     @property
     def rate(self) -> float | None:
+        """Texts per second, at the median of the rounds."""
         return self.texts / statistics.median(self.seconds) if self.seconds else None
 
     def cells(self) -> list[str]:
+        """One row of the table, in the order of HEADER."""
         if self.rate is None:
-            return [self.name, *["–"] * 7, self.trouble]
+            return [self.name, *[NONE] * 7, self.failure]
+
+        def cell(number: float | None, form: str) -> str:
+            return NONE if number is None else format(number, form)
+
         spread = f"{self.texts / max(self.seconds):,.0f} – {self.texts / min(self.seconds):,.0f}"
-        number = lambda x, form: "–" if x is None else format(x, form)  # noqa: E731
-        busy = self.texts / statistics.median(self.busy)
+        cpu_rate = self.texts / statistics.median(self.busy)
         mib = None if self.peak is None else self.peak / 2**20
         return [
-            self.name, f"{self.rate:,.0f}", spread, f"{busy:,.0f}", number(self.accuracy, ".4f"),
-            number(self.training, ".2f"), number(self.one and self.one * 1000, ".2f"),
-            number(mib, ",.0f"), self.about,
+            self.name, f"{self.rate:,.0f}", spread, f"{cpu_rate:,.0f}", cell(self.accuracy, ".4f"),
+            cell(self.training, ".2f"), cell(self.one and self.one * 1000, ".2f"),
+            cell(mib, ",.0f"), self.about,
         ]  # fmt: skip
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = command.parser(NAME, ABOUT, EXAMPLES)
+    parser = command.make_parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument(
         "models",
         type=Path,
         nargs="*",
         metavar="MODEL",
-        help="classifiers of SST-2, as `regard train` leaves them",
+        help="run folders of classifiers trained on SST-2",
     )
-    parser.add_argument("--systems", nargs="*", choices=tuple(PLACE), default=list(PLACE), metavar="PEER",
-                        help="these peers only: " + ", ".join(PLACE))  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=5, help="times that each labels everything (default 5)")
-    return command.parse(parser, argv, rounds=1)
+    parser.add_argument(
+        "--systems",
+        nargs="*",
+        choices=tuple(ENVIRONMENTS),
+        default=list(ENVIRONMENTS),
+        metavar="PEER",
+        help="peers to measure (default all): " + ", ".join(ENVIRONMENTS),
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="how often each system classifies all texts (default 5)"
+    )
+    return command.parse_options(parser, argv, rounds=1)
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)
     try:
-        models = {_name(path): str(_checked(path)) for path in options.models}
-        parts = {split: read(split) for split in ("train", "validation", "test")}
-    except RegardError as trouble:
-        say(f"error: {trouble}")
+        models = {_name(path): str(_check_model(path)) for path in options.models}
+        splits = {split: read_split(split) for split in ("train", "validation", "test")}
+    except RegardError as error:
+        log(f"error: {error}")
         return 2
-    load = command.busy()
-    rows, finished = measured(models, parts, options)
+    load = command.load_average()
+    rows, finished = measure(models, splits, options)
     if any(row.seconds for row in rows):
         table = markdown(rows, argv, load)
         print(table)
-        command.keep(
+        command.save_results(
             options,
             json=json.dumps([asdict(row) | {"rate": row.rate} for row in rows], indent=1),
             markdown=table,
         )
-    return 130 if not finished else int(any(row.trouble for row in rows if row.name in models))
+    return 130 if not finished else int(any(row.failure for row in rows if row.name in models))
 
 
-def _checked(path: Path) -> Path:
+def _check_model(path: Path) -> Path:
+    """Return the path of an SST-2 classifier; raise an OptionError for any other model."""
     model = regard.load(path)
     if not isinstance(model, Classifier) or set(model.labels) != {"0", "1"}:
         raise OptionError(
-            f"{path} is no classifier of SST-2, which has the labels 0 and 1; give one that was trained on it"
+            f"{path} is not a classifier with SST-2's labels 0 and 1; give one that was trained on SST-2"
         )
     return path
 
 
 def _name(path: Path) -> str:
+    """The name of a model in the table: that of its run."""
     return f"regard {path.parent.name if path.name == 'model' else path.name}"
 
 
-def read(split: str) -> tuple[list[str], list[str]]:
-    """The texts and labels of a part of SST-2."""
+def read_split(split: str) -> tuple[list[str], list[str]]:
+    """The texts and labels of a split of SST-2."""
     corpus = corpora.find("sst2")
     rows = list(corpus.rows(corpus.roles[split]))
     return [text for text, _ in rows], [label for _, label in rows]
 
 
-def measured(models: dict[str, str], parts: dict, options: argparse.Namespace) -> tuple[list[Row], bool]:
+def measure(models: dict[str, str], splits: dict, options: argparse.Namespace) -> tuple[list[Row], bool]:
     """Return all rows, and whether the run was complete.
 
     All systems train first, then classify in turns, so that noise affects all alike.
     """
     names = [*models, *options.systems]
     rows = {name: Row(name) for name in names}
-    running: dict[str, Process] = {}
+    workers: dict[str, WorkerProcess] = {}
     with tempfile.TemporaryDirectory(prefix="regard-classify-speed-") as folder:
-        (Path(folder) / "handout.json").write_text(
-            json.dumps({"parts": parts, "models": models}), encoding="utf-8"
+        (Path(folder) / "inputs.json").write_text(
+            json.dumps({"splits": splits, "models": models}), encoding="utf-8"
         )
         try:
             for name in names:
-                place = here() if name in models else peer(PLACE[name])
-                _try(rows[name], lambda row: running.update({row.name: _begun(row, place, Path(folder))}))
-            for at in range(options.rounds):
-                say(f"round {at + 1} of {options.rounds}")
-                for name, process in running.items():
-                    _try(rows[name], lambda row: _labelled(row, process))
-            for name, process in running.items():
-                _try(rows[name], lambda row: _finished(row, process, parts["test"][1]))
+                environment = own_environment() if name in models else peer_environment(ENVIRONMENTS[name])
+                _try(rows[name], lambda row: workers.update({row.name: _train(row, environment, folder)}))
+            for number in range(options.rounds):
+                log(f"round {number + 1} of {options.rounds}")
+                for name, process in workers.items():
+                    _try(rows[name], lambda row: _time_classification(row, process))
+            for name, process in workers.items():
+                _try(rows[name], lambda row: _score(row, process, splits["test"][1]))
         except KeyboardInterrupt:
-            say("stopped")
+            log("stopped")
             return list(rows.values()), False
         finally:
-            for process in running.values():
-                process.end()
+            for process in workers.values():
+                process.close()
     return list(rows.values()), True
 
 
-def _try(row: Row, work) -> None:
-    if not row.trouble:
+def _try(row: Row, step: Callable[[Row], None]) -> None:
+    """Run one step of a system, unless it failed before; keep the reason if it fails now."""
+    if not row.failure:
         try:
-            work(row)
-        except Failed as trouble:
-            row.trouble = str(trouble)
+            step(row)
+        except WorkerError as error:
+            row.failure = str(error)
 
 
-def _begun(row: Row, place: Place, folder: Path) -> Process:
-    if place.python is None:
-        raise Failed(place.trouble)
-    say(f"{row.name}: learning, or getting ready")
-    process = Process("benchmarks.classify_peers.worker", [row.name], place, folder, threads=1)
-    found = process.ask("train")
-    row.training, row.about, row.version = found["seconds"], found["about"], found["version"]
+def _train(row: Row, environment: Environment, folder: str) -> WorkerProcess:
+    """Start a worker and train its system, or load regard's model."""
+    log(f"{row.name}: training, or loading a trained model")
+    worker = "benchmarks.classify_peers.worker"
+    process = WorkerProcess(worker, [row.name], environment, Path(folder), threads=1)
+    answer = process.call("train")
+    row.training, row.about, row.version = answer["seconds"], answer["about"], answer["version"]
     return process
 
 
-def _labelled(row: Row, process: Process) -> None:
-    found = process.ask("label")
-    row.seconds.append(found["seconds"])
-    row.busy.append(found["busy"])
-    row.texts = found["texts"]
+def _time_classification(row: Row, process: WorkerProcess) -> None:
+    """One round over all texts."""
+    answer = process.call("classify_all")
+    row.seconds.append(answer["seconds"])
+    row.busy.append(answer["busy"])
+    row.texts = answer["texts"]
 
 
-def _finished(row: Row, process: Process, gold: list[str]) -> None:
-    row.one = statistics.median(process.ask("one", count=200)["seconds"])
-    found = process.ask("outputs")
-    row.accuracy, row.peak = accuracy(gold, found["labels"]), found["peak"]
+def _score(row: Row, process: WorkerProcess, gold: list[str]) -> None:
+    """Latency of single texts, accuracy and peak memory, after the rounds."""
+    row.one = statistics.median(process.call("latency", count=200)["seconds"])
+    answer = process.call("test_labels")
+    row.accuracy, row.peak = accuracy(gold, answer["labels"]), answer["peak"]
 
 
 def markdown(rows: list[Row], argv: list[str], load: float | None) -> str:
+    """The page: the command, the machine, the table and what its columns mean."""
     versions = ", ".join(dict.fromkeys(row.version for row in rows if row.version))
     texts = max(row.texts for row in rows)
-    lines = ["# Labelling speed", "", f"`{command.line(NAME, argv)}`", ""]
+    lines = ["# Classification speed", "", f"`{command.command_line(NAME, argv)}`", ""]
     lines.append(
         f"SST-2: {texts:,} texts from raw text to label, one thread; accuracy on the test set. "
-        f"{machine.cpu_name()}, {os.cpu_count()} cores"
-        f"{'' if load is None else f', load {load:.1f} at the start'}; {versions}, "
-        f"Python {platform.python_version()}; {datetime.now(UTC).strftime('%Y-%m-%d')}."
+        f"{machine.cpu_text(machine.cpu_facts(load))}; {versions}, "
+        f"Python {platform.python_version()}; {machine.today()}."
     )
-    lines += ["", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    lines += ["", *markdown_table(HEADER, [row.cells() for row in rows])]
     lines += [
         "",
         "- texts/s is the median of the rounds, spread the slowest and the fastest of them.",

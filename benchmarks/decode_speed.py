@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from benchmarks.decode_peers import handout, report
+from benchmarks.decode_peers import report
 from benchmarks.decode_peers.measure import Bench, Latency, Name, Row
 from benchmarks.decode_peers.systems import OURS, PRECISIONS
 from benchmarks.decode_peers.texts import Text, read
+from benchmarks.decode_peers.worker_inputs import prepare_system, write_inputs
 from benchmarks.peers import command
-from benchmarks.peers.process import say
+from benchmarks.peers.process import log
 from regard.data.tokenizer import EOS
 from regard.errors import OptionError, RegardError
 from regard.evaluation.bleu import corpus_bleu
@@ -42,27 +43,35 @@ examples:
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = command.parser(NAME, ABOUT, EXAMPLES)
-    parser.add_argument("model", type=Path, help="a translator, as `regard train` leaves it")
+    parser = command.make_parser(NAME, ABOUT, EXAMPLES)
+    parser.add_argument("model", type=Path, help="run or model folder of a translator")
     parser.add_argument("--quick", action="store_true", help="60 sentences of each text and one round")
     parser.add_argument(
-        "--sentences", type=int, default=1000, help="at most so many of each text (default 1000)"
+        "--sentences", type=int, default=1000, help="maximum number of sentences of each text (default 1000)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="times that each translates everything (default 5)"
+        "--rounds", type=int, default=5, help="how often each system translates a text (default 5)"
     )
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds: who has used so many rests (default 60)"
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a system that has translated for so long runs no further round (default 60)",
     )
     parser.add_argument(
         "--systems", nargs="+", choices=tuple(PRECISIONS), default=list(PRECISIONS), metavar="SYSTEM",
-        help="these only: " + ", ".join(PRECISIONS),
+        help="systems to measure (default all): " + ", ".join(PRECISIONS),
     )  # fmt: skip
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="default 1 and 5")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="beam sizes (default 1 5)")
     parser.add_argument(
-        "--texts", nargs="+", choices=("own", "long"), default=["own", "long"], help="default both"
+        "--texts",
+        nargs="+",
+        choices=("own", "long"),
+        default=["own", "long"],
+        help="the test set of the model's corpus, and longer sentences (default both)",
     )
-    options = command.parse(parser, argv, sentences=1, rounds=1, beams=1)
+    options = command.parse_options(parser, argv, sentences=1, rounds=1, beams=1)
     if options.quick:
         options.sentences, options.rounds = min(60, options.sentences), 1
     return options
@@ -75,60 +84,60 @@ def main(argv: list[str] | None = None) -> int:
         model = regard.load(options.model)
         if not isinstance(model, Translator):
             raise OptionError(
-                f"{options.model} is a language model, and this table is of translators; give a translator"
+                f"{options.model} is {model.what}, and this benchmark translates; give a translator"
             )
         texts = [
             text
             for text, name in zip(read(model, options.sentences), ("own", "long"), strict=True)
             if name in options.texts
         ]
-    except RegardError as trouble:
-        say(f"error: {trouble}")
+    except RegardError as error:
+        log(f"error: {error}")
         return 2
-    facts = report.facts(model, texts, command.line(NAME, argv), command.busy())
-    rows, alone, finished = measured(model, texts, options)
+    facts = report.facts(model, texts, command.command_line(NAME, argv), command.load_average())
+    rows, latencies, finished = measure(model, texts, options)
     if rows:
-        tables = report.markdown(rows, alone, facts)
-        print(tables)
-        command.keep(options, json=report.as_json(rows, alone, facts), markdown=tables)
-    # A peer that fails, or a precision that this CPU lacks, gets a footnote; our failure in float32 is a bug.
-    return 130 if not finished else int(any(row.name == (OURS, "float32") and row.trouble for row in rows))
+        page = report.markdown(rows, latencies, facts)
+        print(page)
+        command.save_results(options, json=report.as_json(rows, latencies, facts), markdown=page)
+    # A peer that fails, or a precision that this CPU lacks, gets a footnote; regard must work in float32.
+    return 130 if not finished else int(any(row.name == (OURS, "float32") and row.failure for row in rows))
 
 
-def measured(
+def measure(
     model: Any, texts: list[Text], options: argparse.Namespace
 ) -> tuple[list[Row], dict[Name, Latency], bool]:
-    """Return all rows, latencies, and whether the run was complete."""
+    """Return all rows, the latencies, and whether the run was complete."""
     rows: list[Row] = []
-    alone: dict[Name, Latency] = {}
+    latencies: dict[Name, Latency] = {}
     with tempfile.TemporaryDirectory(prefix="regard-decode-speed-") as name:
         folder = Path(name)
         try:
-            handout.write(model, options.model, texts, folder)
-            places = {system: handout.place(model, system, folder) for system in options.systems}
-            bench = Bench(folder, places, options.rounds, options.patience)
-            say("one sentence at a time")
-            alone |= bench.latency(texts[0])
+            write_inputs(model, options.model, texts, folder)
+            environments = {system: prepare_system(model, system, folder) for system in options.systems}
+            bench = Bench(folder, environments, options.rounds, options.patience)
+            log("one sentence at a time")
+            latencies |= bench.latency(texts[0])
             for text in texts:
                 for beam in options.beams:
-                    say(f"{text.name}, beam {beam}")
-                    found = bench.run(text, beam)
-                    for row in found:
+                    log(f"{text.name}, beam {beam}")
+                    new_rows = bench.run(text, beam)
+                    for row in new_rows:
                         row.bleu = bleu(model, text, row)
-                    rows += found
+                    rows += new_rows
         except KeyboardInterrupt:
-            say("stopped")
-            return rows, alone, False
-    return rows, alone, True
+            log("stopped")
+            return rows, latencies, False
+    return rows, latencies, True
 
 
 def bleu(model: Any, text: Text, row: Row) -> float | None:
+    """BLEU of a row's outputs; None if it has none."""
     if not row.outputs:
         return None
-    written = [
-        model.target_tokenizer.decode([word for word in words if word != EOS]) for words in row.outputs
-    ]
-    return corpus_bleu(written, text.references, tokenize=text.tokenize)
+    tokenizer = model.target_tokenizer
+    hypotheses = [tokenizer.decode([token for token in output if token != EOS]) for output in row.outputs]
+    return corpus_bleu(hypotheses, text.references, tokenize=text.tokenize)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def main() -> None:
     figure = "accuracy" if recipe.task == "classify" else "F1"
     print(
         f"{given.data}, {figure}, {datetime.now(UTC):%Y-%m-%d}, "
-        f"load {machine.load() or 0:.1f} of {os.cpu_count()} cores"
+        f"load {machine.load_average() or 0:.1f} of {os.cpu_count()} cores"
     )
     print(line(f"regard {name}", scores, seconds, f"seed {recipe.seed}"), flush=True)
     scores, penalty, seconds = Baseline(recipe.task).run(parts)

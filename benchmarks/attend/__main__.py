@@ -13,6 +13,7 @@ from benchmarks.attend import overhead, report
 from benchmarks.attend.cases import Case, choose
 from benchmarks.attend.measure import ON_GPU, OURS, QUICK, Effort, Row, run_case
 from benchmarks.peers import command
+from benchmarks.peers.process import log
 
 NAME = "benchmarks.attend"
 ABOUT = """\
@@ -39,25 +40,25 @@ examples:
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = command.parser(NAME, ABOUT, EXAMPLES)
+    parser = command.make_parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     parser.add_argument(
         "--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only"
     )
     parser.add_argument(
-        "--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases"
+        "--only", metavar="SUBSTRING", help="run only the cases whose name contains this (see --list)"
     )
     parser.add_argument(
-        "--overhead", action="store_true", help="what small calls cost beyond their kernel, and stop"
+        "--overhead", action="store_true", help="measure what small calls cost beyond their kernel, and stop"
     )
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument(
         "--threads",
         metavar="N",
         type=int,
-        help=f"threads of every system (default {torch.get_num_threads()})",
+        help=f"CPU threads of torch (default {torch.get_num_threads()})",
     )
-    options = command.parse(parser, argv, threads=1)
+    options = command.parse_options(parser, argv, threads=1)
     if options.device == "cuda" and not options.list and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
     return options
@@ -79,29 +80,25 @@ def main(argv: list[str] | None = None) -> int:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     effort = QUICK if options.quick else ON_GPU if options.device == "cuda" else Effort()
-    facts = report.facts(options.device, command.line(NAME, argv), command.busy())
+    facts = report.facts(options.device, command.command_line(NAME, argv), command.load_average())
     rows, missing, finished = run_all(cases, effort)
     if rows:
-        show(rows, facts, missing, options)
-    # A peer that fails gets a footnote. A disagreement is a bug here, as is our own failure.
-    wrong = any(
-        r.disagrees or (name == OURS and r.trouble) for row in rows for name, r in row.results.items()
+        report.print_table(rows, facts, missing)
+        command.save_results(
+            options, json=report.as_json(rows, facts, missing), markdown=report.markdown(rows, facts, missing)
+        )
+    # A peer that fails gets a footnote. A wrong result of any system, or a failure of regard, is an error.
+    has_errors = any(
+        r.disagrees or (name == OURS and r.failure) for row in rows for name, r in row.results.items()
     )
-    return 130 if not finished else int(wrong)
-
-
-def show(rows: list[Row], facts: dict, missing: dict[str, str], options: argparse.Namespace) -> None:
-    report.print_table(rows, facts, missing)
-    command.keep(
-        options, json=report.as_json(rows, facts, missing), markdown=report.markdown(rows, facts, missing)
-    )
+    return 130 if not finished else int(has_errors)
 
 
 def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str], bool]:
-    """The rows, the peers that are not installed, and whether all cases were run."""
+    """Return the rows, the peers that are not installed, and whether all cases were run."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    begun = time.monotonic()
+    start = time.monotonic()
     for number, case in enumerate(cases, 1):
         try:
             row = run_case(case, effort, missing)
@@ -109,19 +106,16 @@ def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str
             print(f"\nstopped in case {number} of {len(cases)}", file=sys.stderr)
             return rows, missing, False
         rows.append(row)
-        spent = time.monotonic() - begun
-        left = spent / number * (len(cases) - number)
-        print(
-            f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {summary(row)}",
-            file=sys.stderr,
-            flush=True,
-        )
+        elapsed = time.monotonic() - start
+        left = elapsed / number * (len(cases) - number)
+        log(f"[{number}/{len(cases)}] {minutes(elapsed)}, about {minutes(left)} left: {summary(row)}")
     return rows, missing, True
 
 
 def summary(row: Row) -> str:
-    if row.results[OURS].trouble is not None:
-        return f"{row.case.name}: regard {row.results[OURS].trouble}"
+    """One line of progress: regard's time, the best peer's and their ratio."""
+    if row.results[OURS].failure is not None:
+        return f"{row.case.name}: regard {row.results[OURS].failure}"
     line = f"{row.case.name}: regard ({row.kernel}) {report.ms(row.results[OURS].seconds)} ms"
     if row.best_peer is None:
         return f"{line}, no peer"
@@ -130,7 +124,8 @@ def summary(row: Row) -> str:
     )
 
 
-def clock(seconds: float) -> str:
+def minutes(seconds: float) -> str:
+    """Seconds as minutes:seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 

@@ -12,7 +12,7 @@ BOTH = (False, True)
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table. Masks, biases, energies and normalisers are named here and made in problem.py."""
+    """One row of the table. Its mask, bias, energy and normaliser are names here; problem.py builds them."""
 
     energy: str = "scaled dot"
     mask: str = "none"  # none, causal, window 256, causal & window 256, padding, documents
@@ -35,7 +35,7 @@ class Case:
         return self.H if self.Hk is None else self.Hk
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """A description of the case, without its length and mode."""
         parts = [self.energy]
         parts += [self.normalize] if self.normalize != "softmax" else []
@@ -56,21 +56,21 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.what}, T={self.T}, {self.mode}"
+        return f"{self.description}, T={self.T}, {self.mode}"
 
 
 def _cases(
-    *lengths: int, modes: tuple[bool, ...] = BOTH, quick: tuple[tuple[int, bool], ...] = (), **what
+    *lengths: int, modes: tuple[bool, ...] = BOTH, quick: tuple[tuple[int, bool], ...] = (), **options
 ) -> list[Case]:
     """One case per length and mode; `quick` names the (length, training) that --quick keeps."""
-    return [Case(T=T, train=train, quick=(T, train) in quick, **what) for T in lengths for train in modes]
+    return [Case(T=T, train=train, quick=(T, train) in quick, **options) for T in lengths for train in modes]
 
 
 WINDOW = "window 256"
 ADDITIVE = {"energy": "additive", "B": 8, "H": 1, "D": 128}
 
 CPU = [
-    # masks, with the energy everyone has
+    # masks, with scaled dot-product attention
     *_cases(128, 512, 2048, quick=((128, False), (512, True))),
     *_cases(512, 2048, mask="causal", quick=((512, False),)),
     *_cases(4096, mask="causal", modes=FORWARD),
@@ -101,9 +101,9 @@ CPU = [
 ]
 
 
-def _gpu(*lengths: int, **what) -> list[Case]:
+def _gpu(*lengths: int, **options) -> list[Case]:
     quick = ((2048, False), (2048, True))
-    return _cases(*lengths, B=4, H=16, D=128, dtype=torch.bfloat16, device="cuda", quick=quick, **what)
+    return _cases(*lengths, B=4, H=16, D=128, dtype=torch.bfloat16, device="cuda", quick=quick, **options)
 
 
 CUDA = [
@@ -117,7 +117,7 @@ CUDA = [
 
 def choose(device: str, quick: bool, only: str | None) -> list[Case]:
     """The cases of a run. `only` searches all cases, so that with it --quick shortens the timing alone."""
-    found = CUDA if device == "cuda" else CPU
+    cases = CUDA if device == "cuda" else CPU
     if only is not None:
-        return [case for case in found if only.lower() in case.name.lower()]
-    return [case for case in found if case.quick] if quick else found
+        return [case for case in cases if only.lower() in case.name.lower()]
+    return [case for case in cases if case.quick] if quick else cases

@@ -15,12 +15,14 @@ from torch import Tensor
 
 import regard
 from benchmarks.attend.cases import Case
-from benchmarks.attend.peers import Make, System, ours, peers_of
+from benchmarks.attend.peers import CreateSystem, System, peers_of, regard_attend
 from benchmarks.attend.problem import Problem
+from benchmarks.peers.errors import first_line
+from benchmarks.peers.memory import memory_status
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 SAMPLE = 0.005  # a call shorter than this is repeated, and the mean is one sample
-MOST_ROUNDS = 300
+MAX_ROUNDS = 300
 OURS = "regard"
 DISAGREES = "disagrees with the float64 reference"
 Step = Callable[[], Any]
@@ -40,16 +42,16 @@ QUICK, ON_GPU = Effort(rounds=5, seconds=0.5, limit=5.0), Effort(seconds=1.0)
 
 @dataclass
 class Result:
-    """What one system did with one case. `trouble` is why there are no numbers: it failed or disagreed."""
+    """The measurements of one system on one case. `failure` is why there are none: it failed or disagreed."""
 
     times: list[float] = field(default_factory=list)  # seconds per call, one per round
     error: float | None = None
     memory: int | None = None
-    trouble: str | None = None
+    failure: str | None = None
 
     @property
     def disagrees(self) -> bool:
-        return self.trouble is not None and self.trouble.startswith(DISAGREES)
+        return self.failure is not None and self.failure.startswith(DISAGREES)
 
     @property
     def seconds(self) -> float | None:
@@ -81,8 +83,8 @@ class Row:
 
 
 def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
-    """Everything about one case. Peers whose package is not there are named in `missing`."""
-    torch.compiler.reset()  # else the compiler gives up after a few shapes
+    """Check and time all systems on one case. Peers that are not installed are added to `missing`."""
+    torch.compiler.reset()  # otherwise the compiler stops compiling after a few shapes
     try:
         problem = Problem(case)
         with torch.set_grad_enabled(case.train):
@@ -90,16 +92,16 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
                 problem.q, problem.k, problem.v, kernel=case.kernel, **problem.options()
             ).kernel
         truth = problem.truth()
-    except Exception as trouble:  # without a truth nothing can be judged
-        return Row(case, "", None, {OURS: Result(trouble=f"failed: {first_line(trouble)}")})
+    except Exception as error:  # nothing can be checked without the reference
+        return Row(case, "", None, {OURS: Result(failure=f"failed: {first_line(error)}")})
     results, steps = {}, {}
-    for name, make in {OURS: ours, **peers_of(case)}.items():
-        result, step = checked(make, problem, truth, missing, name)
+    for name, create in {OURS: regard_attend, **peers_of(case)}.items():
+        result, step = check_system(create, problem, truth, missing, name)
         results |= {} if result is None else {name: result}
         steps |= {} if step is None else {name: step}
     del truth
     if case.device == "cuda":
-        torch.cuda.empty_cache()  # the truth took more than anyone else will
+        torch.cuda.empty_cache()  # the reference needed more memory than any system will
     for name, times in time_all(steps, effort, case.device).items():
         results[name].times = times
     row = Row(case, kernel, problem.flops(), results)
@@ -109,33 +111,31 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
     return row
 
 
-def checked(
-    make: Make, problem: Problem, truth: dict[str, Tensor], missing: dict[str, str], name: str
+def check_system(
+    create: CreateSystem, problem: Problem, truth: dict[str, Tensor], missing: dict[str, str], name: str
 ) -> tuple[Result | None, Step | None]:
-    """Build one system and compare it with the truth. Return its result, and the step to time if equal."""
+    """Build one system and compare it with the reference; return its result and, if it agrees, its step.
+
+    Both are None for a system that cannot run the case or is not installed.
+    """
     try:
-        system = make(problem)
+        system = create(problem)
         if system is None:
             return None, None
-        error = error_of(system, problem, truth)
-    except ModuleNotFoundError as trouble:
-        missing.setdefault(name, first_line(trouble))
+        worst = largest_error(system, problem, truth)
+    except ModuleNotFoundError as error:
+        missing.setdefault(name, first_line(error))
         return None, None
-    except Exception as trouble:  # a peer may fail in any way; the table says how
-        return Result(trouble=f"failed: {first_line(trouble)}"), None
-    if error > TOLERANCE[problem.case.dtype]:
-        return Result(error=error, trouble=f"{DISAGREES} by {error:.1e}"), None
-    return Result(error=error), stepper(system, problem)
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:160]
+    except Exception as error:  # a peer may fail in any way; the table says how
+        return Result(failure=f"failed: {first_line(error)}"), None
+    if worst > TOLERANCE[problem.case.dtype]:
+        return Result(error=worst, failure=f"{DISAGREES} by {worst:.1e}"), None
+    return Result(error=worst), make_step(system, problem)
 
 
 # -------------------------------------------------------------------------------------------------- one step
-def stepper(system: System, problem: Problem) -> Step:
-    """Return the timed call: forward, or forward and backward with a random output gradient."""
+def make_step(system: System, problem: Problem) -> Step:
+    """The function that is timed: forward, or forward and backward with a random output gradient."""
     if not problem.case.train:
 
         def step() -> object:
@@ -152,23 +152,24 @@ def stepper(system: System, problem: Problem) -> Step:
     return step
 
 
-def error_of(system: System, problem: Problem, truth: dict[str, Tensor]) -> float:
-    """The worst of output and gradients, each as max |x − truth| / max |truth|."""
-    result = stepper(system, problem)()
+def largest_error(system: System, problem: Problem, truth: dict[str, Tensor]) -> float:
+    """The larger error of output and gradients, each max |x − truth| / max |truth|."""
+    result = make_step(system, problem)()
     if not problem.case.train:
-        return distance(system.finish(result), truth["out"])
+        return relative_error(system.finish(result), truth["out"])
     out, grads = result
     tensors = dict(zip(system.leaves, grads, strict=True))
     tensors["q"], tensors["out"] = system.finish(tensors["q"]), system.finish(out.detach())
-    return max(distance(tensors[name], truth[name]) for name in truth)
+    return max(relative_error(tensors[name], truth[name]) for name in truth)
 
 
-def distance(x: Tensor, truth: Tensor) -> float:
+def relative_error(x: Tensor, truth: Tensor) -> float:
+    """max |x − truth| / max |truth|; infinite if x has a NaN."""
     x = x[: len(truth)].double()
     if x.shape != truth.shape:
         raise ValueError(f"gave {tuple(x.shape)} where the reference gives {tuple(truth.shape)}")
     worst = float((x - truth).abs().max() / truth.abs().max())
-    return worst if worst == worst else float("inf")  # NaN agrees with nothing
+    return worst if worst == worst else float("inf")  # NaN is not equal to itself
 
 
 # ------------------------------------------------------------------------------------------------------ time
@@ -178,19 +179,20 @@ def time_all(steps: dict[str, Step], effort: Effort, device: str) -> dict[str, l
     times: dict[str, list[float]] = {name: [] for name in steps}
     if not steps:
         return times
-    calls = {}
+    calls = {}  # per sample: short calls are repeated until one sample is long enough to time
     for name, step in steps.items():
         clock(step, 1)
         calls[name] = max(1, min(1000, int(SAMPLE / max(clock(step, 1), 1e-7))))
-    names, begun = list(steps), time.perf_counter()
+    names, start = list(steps), time.perf_counter()
     gc.collect()
     gc.disable()
     try:
-        for done in range(MOST_ROUNDS):
-            spent = (time.perf_counter() - begun) / len(names)
-            if (done >= effort.rounds and spent >= effort.seconds) or (done >= 3 and spent >= effort.limit):
+        for rounds in range(MAX_ROUNDS):
+            elapsed = (time.perf_counter() - start) / len(names)
+            enough = rounds >= effort.rounds and elapsed >= effort.seconds
+            if enough or (rounds >= 3 and elapsed >= effort.limit):
                 break
-            first = done % len(names)  # nobody always follows the same neighbour
+            first = rounds % len(names)  # rotate, so that no system always runs after the same one
             for name in names[first:] + names[:first]:
                 times[name].append(clock(steps[name], calls[name]))
     finally:
@@ -199,6 +201,7 @@ def time_all(steps: dict[str, Step], effort: Effort, device: str) -> dict[str, l
 
 
 def cpu_seconds(step: Step, calls: int) -> float:
+    """Wall-clock seconds per call, the mean of `calls`."""
     start = time.perf_counter()
     for _ in range(calls):
         step()
@@ -206,6 +209,7 @@ def cpu_seconds(step: Step, calls: int) -> float:
 
 
 def cuda_seconds(step: Step, calls: int) -> float:
+    """GPU seconds per call by CUDA events, the mean of `calls`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -238,16 +242,10 @@ def peak_memory(step: Step, device: str) -> int | None:
 
 
 def _resident_peak(step: Step) -> int:
+    """The high-water mark of resident memory during one call, beyond what was resident before."""
     ctypes.CDLL(None).malloc_trim(0)  # freed memory that malloc still holds would hide what the call takes
     with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")
-    before = _status("VmRSS")
+        reset.write("5")  # resets VmHWM
+    before = memory_status("VmRSS")
     step()
-    return max(0, _status("VmHWM") - before)
-
-
-def _status(name: str) -> int:
-    """A size from /proc/self/status, in bytes."""
-    with open("/proc/self/status") as status:
-        sizes = dict(line.split(":", 1) for line in status)
-    return int(sizes[name].split()[0]) * 1024
+    return max(0, memory_status("VmHWM") - before)

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.gpu.timing import synchronize
 from regard import Causal, Padding, Window, attend
 from regard.attention.call import make_call
 
-Make = Callable[[Tensor, Tensor, Tensor], tuple[Callable[[], Tensor], Callable[[], Tensor]]]
+CreateCalls = Callable[[Tensor, Tensor, Tensor], tuple[Callable[[], Tensor], Callable[[], Tensor]]]
 CPU = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 4, 16, 32), (8, 4, 16, 32))]
 CUDA = [
     ((1, 8, 1, 64), (1, 8, 128, 64)),
@@ -32,6 +33,8 @@ CUDA = [
 
 @dataclass
 class Overhead:
+    """Microseconds of a call of `attend` and of the same kernel called directly."""
+
     name: str
     shapes: str
     grad: str
@@ -39,21 +42,26 @@ class Overhead:
     ours: float
 
 
+# Each function below returns two calls: the kernel called directly, and `attend`.
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor):
     return lambda: scaled_dot_product_attention(q, k, v), lambda: attend(q, k, v)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor):
-    square, mask = q.shape == k.shape, Causal()  # a decoding step sees everything
+    square, mask = q.shape == k.shape, Causal()  # the one query of a decoding step may attend to all keys
     return lambda: scaled_dot_product_attention(q, k, v, is_causal=square), lambda: attend(q, k, v, mask=mask)
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, finite: bool):
     T = k.shape[-2]
     lengths = torch.randint(1, T + 1, (len(k),), device=q.device)
-    ready = (torch.arange(T, device=q.device) < lengths[:, None])[:, None, None]
+    dense_mask = (torch.arange(T, device=q.device) < lengths[:, None])[:, None, None]
     mask = Padding(lengths, finite=finite)
-    return lambda: scaled_dot_product_attention(q, k, v, attn_mask=ready), lambda: attend(q, k, v, mask=mask)
+    return lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense_mask), lambda: attend(
+        q, k, v, mask=mask
+    )
 
 
 def padded_finite(q: Tensor, k: Tensor, v: Tensor):
@@ -70,8 +78,8 @@ def window(q: Tensor, k: Tensor, v: Tensor):
 
     mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
     if q.requires_grad:
-        none = (None, scale, band, triton.Slopes(), make_call(q, k, v, mask=mask), mask)
-        return lambda: triton._Attention.apply(q, k, v, *none), lambda: attend(q, k, v, mask=mask)
+        arguments = (None, scale, band, triton.Slopes(), make_call(q, k, v, mask=mask), mask)
+        return lambda: triton._Attention.apply(q, k, v, *arguments), lambda: attend(q, k, v, mask=mask)
     direct = lambda: triton.banded(q, k, v, scale, band, triton.Slopes(), logs=False)[0]  # noqa: E731
     return direct, lambda: attend(q, k, v, mask=mask)
 
@@ -94,11 +102,11 @@ def window_flex(q: Tensor, k: Tensor, v: Tensor):
 
 
 def measure(device: str, rounds: int = 15) -> list[Overhead]:
-    """Each way takes its turn, round after round; the median of the rounds."""
-    found = []
-    for first, second in CUDA if device == "cuda" else CPU:
-        long = device == "cuda" and first[-2] >= 512
-        kinds: dict[str, Make] = {"plain": plain, "causal": causal, "padded, finite": padded_finite}
+    """Measure every kind of call and print a row for each."""
+    overheads = []
+    for query_shape, key_shape in CUDA if device == "cuda" else CPU:
+        long = device == "cuda" and query_shape[-2] >= 512
+        kinds: dict[str, CreateCalls] = {"plain": plain, "causal": causal, "padded, finite": padded_finite}
         if device == "cpu":
             kinds["padded"] = padded
         if long:
@@ -109,58 +117,59 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
                 "window beside its launch": window_launch,
                 "window beside Flex": window_flex,
             }
-        for name, make in kinds.items():
+        for name, create_calls in kinds.items():
             for grad in ("no", "forward", "forward + backward"):
                 if device == "cuda" and grad == "forward + backward":
                     continue
-                if make is window_launch and grad != "no":
+                if create_calls is window_launch and grad != "no":
                     continue
-                found.append(_measure(name, make, device, first, second, grad, rounds))
-                print(_row(found[-1]), flush=True)
-    return found
+                overheads.append(_measure(name, create_calls, device, query_shape, key_shape, grad, rounds))
+                print(_row(overheads[-1]), flush=True)
+    return overheads
 
 
 def _measure(
-    name: str, make: Make, device: str, first: tuple, second: tuple, grad: str, rounds: int
+    name: str,
+    create_calls: CreateCalls,
+    device: str,
+    query_shape: tuple,
+    key_shape: tuple,
+    grad: str,
+    rounds: int,
 ) -> Overhead:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     q, k, v = (
         torch.randn(s, device=device, dtype=dtype, requires_grad=grad != "no")
-        for s in (first, second, second)
+        for s in (query_shape, key_shape, key_shape)
     )
-    ways = make(q, k, v)
+    functions = create_calls(q, k, v)
     if grad == "forward + backward":
-        out = torch.randn_like(ways[0]())
-        ways = tuple(lambda f=f: torch.autograd.grad(f(), (q, k, v), out) for f in ways)  # type: ignore[misc]
-    calls = 50 if device == "cuda" and first[-2] >= 512 else 500
+        out = torch.randn_like(functions[0]())
+        functions = tuple(lambda f=f: torch.autograd.grad(f(), (q, k, v), out) for f in functions)  # type: ignore[misc]
+    calls = 50 if device == "cuda" and query_shape[-2] >= 512 else 500
     times: tuple[list[float], list[float]] = ([], [])
-    with _best_backend(device, first, name):
+    with _best_backend(device, query_shape, name):
         for _ in range(3):
-            for f in ways:
+            for f in functions:
                 f()
         for _ in range(rounds):
-            for way, f in zip(times, ways, strict=True):
-                _wait(device)
+            for samples, f in zip(times, functions, strict=True):
+                synchronize(device)
                 start = time.perf_counter()
                 for _ in range(calls):
                     f()
-                way.append((time.perf_counter() - start) / calls * 1e6)
-                _wait(device)
-    return Overhead(name, f"{first} × {second}", grad, *(statistics.median(x) for x in times))
+                samples.append((time.perf_counter() - start) / calls * 1e6)
+                synchronize(device)
+    return Overhead(name, f"{query_shape} × {key_shape}", grad, *(statistics.median(x) for x in times))
 
 
-def _best_backend(device: str, first: tuple, name: str):
+def _best_backend(device: str, query_shape: tuple, name: str):
     """For the direct call, the backend that regard chooses is set once, before the measurement."""
-    if device != "cuda" or first[-2] < 512 or name.startswith("window"):
+    if device != "cuda" or query_shape[-2] < 512 or name.startswith("window"):
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     return sdpa_kernel([SDPBackend.CUDNN_ATTENTION])
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _row(x: Overhead) -> str:
@@ -169,16 +178,17 @@ def _row(x: Overhead) -> str:
 
 def _python_speed() -> float:
     """Microseconds for a fixed bit of Python: clocks differ between machines and from minute to minute."""
-    nothing, times = (lambda: None), []
+    empty_function, times = (lambda: None), []
     for _ in range(200):
         start = time.perf_counter()
         for _ in range(100):
-            nothing()
+            empty_function()
         times.append((time.perf_counter() - start) * 1e5)
     return statistics.median(times)
 
 
 def run(device: str) -> int:
+    """Print the table of overheads on one thread."""
     torch.set_num_threads(1)
     print(f"this processor takes {_python_speed():.2f} µs for ten calls of an empty function")
     print("| call | query × key | gradients | direct, µs | attend, µs | beyond |\n|---|---|---|---|---|---|")

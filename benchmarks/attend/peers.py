@@ -1,8 +1,8 @@
-"""The peers. Each function below takes a Problem and returns a System, or None if the peer cannot run it.
+"""The peers. Each function takes a Problem and returns a System, or None if the peer cannot run it.
 
-Peers are treated well: dense masks, fixed biases and Flex's block masks are made before the clock starts,
-energies are written as dot products where possible, and narrow vectors are padded where that lets a fused
-kernel run.
+Each peer gets its fastest form: dense masks, fixed biases and Flex's block masks are made before the clock
+starts, energies are written as dot products where possible, and narrow vectors are padded where that lets a
+fused kernel run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from benchmarks.attend.problem import Problem
 
 @dataclass
 class System:
-    """Something that computes a Problem: `forward` gives (B, H, T, D), in the order that `finish` undoes."""
+    """A peer's computation of a Problem. `forward` returns (B, H, T, D).
+
+    A peer may order its heads differently: `finish` restores our order, and `grad` is the output gradient in
+    the peer's order.
+    """
 
     forward: Callable[[], Tensor]
-    leaves: dict[str, Tensor]  # what a training step differentiates
-    grad: Tensor | None = None  # the gradient of the output; the problem's unless the order differs
+    leaves: dict[str, Tensor]  # tensors whose gradients a training step computes
+    grad: Tensor | None = None  # None: the problem's
     finish: Callable[[Tensor], Tensor] = field(default=lambda x: x)
 
 
-def ours(p: Problem) -> System:
-    """regard.attend with automatic choice of the kernel, except in rows that name one."""
+def regard_attend(p: Problem) -> System:
+    """regard.attend; it chooses the kernel itself, except in rows that name one."""
     options = p.options()
     return System(lambda: regard.attend(p.q, p.k, p.v, kernel=p.case.kernel, **options), p.leaves)
 
@@ -104,7 +108,7 @@ def compiled(p: Problem) -> System:
 
 
 def eager(p: Problem) -> System:
-    """The plain formula as it stands."""
+    """The plain formula in eager mode."""
     _prepare(p)
     return System(lambda: plain(p), p.leaves)
 
@@ -128,11 +132,12 @@ def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def key_bias(p: Problem) -> Tensor:
-    """−‖q − k‖² is 2 q·k − ‖k‖² but for ‖q‖², which softmax does not see."""
+    """−‖k‖², to be added to 2 q·k: −‖q − k‖² without −‖q‖², which is constant in each softmax."""
     return -p.k.square().sum(-1)
 
 
 def is_softmax_of_dot(case: Case) -> bool:
+    """True if the case can be written as softmax over dot products, as fused kernels need."""
     return case.energy != "additive" and case.normalize == "softmax"
 
 
@@ -192,11 +197,12 @@ def flex(p: Problem) -> System | None:
             lambda b, h, i, j: p.allowed(b, h, i, j), per_sequence, None, case.T, case.T, device=case.device
         )
 
-    far, run = case.energy == "distance" and not case.train, torch.compile(flex_attention, dynamic=False)
+    adds_key_bias = case.energy == "distance" and not case.train
+    run = torch.compile(flex_attention, dynamic=False)
 
     def forward() -> Tensor:
         q, k, v, scale = as_dot(p)
-        of_key = key_bias(p) if far else None
+        of_key = key_bias(p) if adds_key_bias else None
 
         def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             if case.bias != "none":
@@ -205,8 +211,9 @@ def flex(p: Problem) -> System | None:
                 s = s + of_key[b, h, j]
             return s if case.softcap is None else case.softcap * torch.tanh(s / case.softcap)
 
-        modify = None if case.bias == "none" and case.softcap is None and not far else score
-        out = run(q, k, v, score_mod=modify, block_mask=block, scale=scale, enable_gqa=case.Hk is not None)
+        unchanged = case.bias == "none" and case.softcap is None and not adds_key_bias
+        score_mod = None if unchanged else score
+        out = run(q, k, v, score_mod=score_mod, block_mask=block, scale=scale, enable_gqa=case.Hk is not None)
         return out[..., : case.D]
 
     return System(forward, p.leaves)
@@ -252,6 +259,7 @@ def x_transformers(p: Problem) -> System | None:
 
 
 def _regroup(x: Tensor, groups: int) -> Tensor:
+    """Interleave the groups of heads: (groups, size) becomes (size, groups) on axis 1."""
     return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
 
@@ -321,8 +329,8 @@ def _keras_layer(p: Problem, keras) -> System:
     return System(forward, leaves)
 
 
-Make = Callable[[Problem], System | None]
-CPU: dict[str, Make] = {
+CreateSystem = Callable[[Problem], System | None]
+CPU: dict[str, CreateSystem] = {
     "SDPA": sdpa,
     "Flex": flex,
     "compiled": compiled,
@@ -330,11 +338,12 @@ CPU: dict[str, Make] = {
     "Keras": keras,
 }
 FLASH, CUDNN = _sdpa_backend("FLASH_ATTENTION", masks=False), _sdpa_backend("CUDNN_ATTENTION", masks=True)
-CUDA: dict[str, Make] = {"SDPA flash": FLASH, "SDPA cuDNN": CUDNN, "Flex": flex}
-CUDA_ADDITIVE: dict[str, Make] = {"eager": eager, "compiled": compiled}
+CUDA: dict[str, CreateSystem] = {"SDPA flash": FLASH, "SDPA cuDNN": CUDNN, "Flex": flex}
+CUDA_ADDITIVE: dict[str, CreateSystem] = {"eager": eager, "compiled": compiled}
 
 
-def peers_of(case: Case) -> dict[str, Make]:
+def peers_of(case: Case) -> dict[str, CreateSystem]:
+    """The peers of a case's device and energy, by name."""
     if case.device == "cpu":
         return CPU
     return CUDA_ADDITIVE if case.energy == "additive" else CUDA

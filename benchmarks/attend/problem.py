@@ -1,5 +1,8 @@
-"""One case made concrete: inputs drawn with a seed, the rules as plain formulas for the peers and as regard's
-objects, and the truth in float64 by regard's reference kernel."""
+"""The inputs of a case and its reference output.
+
+Masks and biases come in two forms: as plain formulas for the peers, and as regard's objects. The reference
+is computed in float64 by regard's reference kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ NO_GRADIENTS = 4096  # … and without gradients: they would need tens of GB in 
 
 
 class Problem:
-    """Inputs (B, H, T, D) and everything a peer may need. `leaves` get gradients in a training step."""
+    """Inputs (B, H, T, D), masks and biases of a case. `leaves` get gradients in a training step."""
 
     def __init__(self, case: Case) -> None:
         torch.manual_seed(SEED)
         self.case = case
         kind = {"dtype": case.dtype, "device": case.device}
-        spread = 0.5 if case.energy == "distance" else 1.0  # at 1, one key would get all the weight
+        scale = 0.5 if case.energy == "distance" else 1.0  # with 1, one key would get all the weight
         keys = (case.B, case.heads_of_keys, case.T, case.D)
-        self.q = (torch.randn(case.B, case.H, case.T, case.D) * spread).to(**kind)
-        self.k, self.v = (torch.randn(keys) * spread).to(**kind), torch.randn(keys).to(**kind)
+        self.q = (torch.randn(case.B, case.H, case.T, case.D) * scale).to(**kind)
+        self.k, self.v = (torch.randn(keys) * scale).to(**kind), torch.randn(keys).to(**kind)
         self.grad = torch.randn(case.B, case.H, case.T, case.D).to(**kind)
         self.lengths = torch.randint(case.T // 4, case.T + 1, (case.B,)).to(case.device)
         starts = torch.rand(case.B, case.T) < 8 / case.T  # about eight documents to a row
@@ -55,9 +58,9 @@ class Problem:
             leaves["dense"] = self.dense_bias
         return leaves
 
-    # ------------------------------------------------------------------------------- rules as plain formulas
+    # -------------------------------------------------------------------- masks and biases as plain formulas
     def allowed(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query i of sequence b sees key j; the shape of Flex's mask_mod."""
+        """True where query i of sequence b may attend to key j; the signature of Flex's mask_mod."""
         mask = self.case.mask
         if mask == "causal":
             return i >= j
@@ -116,7 +119,7 @@ class Problem:
             return None
         if case.bias == "dense":
             return self.dense_bias[None]
-        if case.bias == "T5":  # one lookup of whole rows, not one per head
+        if case.bias == "T5":  # one lookup of rows for all heads, not one per head
             return self.table.weight[self.bucket_of_pair].permute(2, 0, 1)[None]
         return self.added(*self.axes[1:])[None].to(case.dtype)
 
@@ -156,9 +159,9 @@ class Problem:
             else 4 * case.D * case.H * self.pairs() * (3.5 if case.train else 1.0)
         )
 
-    # ---------------------------------------------------------------------------------- rules as regard's obj
+    # ------------------------------------------------------------------- masks and biases as regard's objects
     def options(self, sequences: slice = slice(None)) -> dict:
-        """The options of regard.attend, for some of the sequences."""
+        """The options of regard.attend for these sequences of the batch."""
         case = self.case
         mask = {
             "none": lambda: None,
@@ -192,24 +195,24 @@ class Problem:
         if self.dense_bias is not None:
             exact.dense_bias = self.dense_bias.detach().double().requires_grad_(self.case.train)
         count = 1 if self.case.T >= ONE_SEQUENCE else self.case.B
-        parts = [self._truth_of(exact, slice(b, b + 1)) for b in range(count)]
+        parts = [self._reference_of_sequence(exact, slice(b, b + 1)) for b in range(count)]
         shared = [name for name in parts[0] if name not in ("out", "q", "k", "v")]
         truth = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name not in shared}
         if count == self.case.B:
             truth |= {name: torch.stack([part[name] for part in parts]).sum(0) for name in shared}
         return truth
 
-    def _truth_of(self, exact: Problem, one: slice) -> dict[str, Tensor]:
+    def _reference_of_sequence(self, exact: Problem, sequence: slice) -> dict[str, Tensor]:
         learn = self.case.train and self.case.T < NO_GRADIENTS
         exact.q, exact.k, exact.v = (
-            x.detach()[one].double().requires_grad_(learn) for x in (self.q, self.k, self.v)
+            x.detach()[sequence].double().requires_grad_(learn) for x in (self.q, self.k, self.v)
         )
         exact.__dict__.pop("leaves", None)
         with torch.set_grad_enabled(learn):
-            out = regard.attend(exact.q, exact.k, exact.v, kernel="reference", **exact.options(one))
+            out = regard.attend(exact.q, exact.k, exact.v, kernel="reference", **exact.options(sequence))
             if not learn:
                 return {"out": out}
-            grads = torch.autograd.grad(out, list(exact.leaves.values()), self.grad[one].double())
+            grads = torch.autograd.grad(out, list(exact.leaves.values()), self.grad[sequence].double())
         return {"out": out.detach(), **dict(zip(exact.leaves, grads, strict=True))}
 
 

@@ -13,12 +13,13 @@ import torch
 
 import regard
 from benchmarks.attend.measure import OURS, Row
-
-NONE = "–"
+from benchmarks.peers.machine import cpu_name
+from benchmarks.peers.tables import NONE, footnote
 
 
 # ------------------------------------------------------------------------------------------------- one number
 def ms(seconds: float | None) -> str:
+    """Milliseconds with about three digits."""
     if seconds is None:
         return NONE
     x = seconds * 1000
@@ -26,25 +27,28 @@ def ms(seconds: float | None) -> str:
 
 
 def short(x: float | None) -> str:
+    """An error with one digit."""
     return NONE if x is None else f"{x:.0e}"
 
 
 def mib(x: float | None) -> str:
+    """Bytes in MiB; below 10 MiB with one decimal."""
     return NONE if x is None else f"{x / 2**20:.1f}" if x < 10 * 2**20 else f"{x / 2**20:.0f}"
 
 
 def tflops(row: Row, name: str | None) -> str:
+    """TFLOP/s of one system."""
     seconds = None if name is None else row.results[name].seconds
     return NONE if row.flops is None or seconds is None else f"{row.flops / seconds / 1e12:.0f}"
 
 
 # -------------------------------------------------------------------------------------------------- the table
 def table(rows: list[Row], device: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """(header, cells, footnotes). The columns are the peers that did anything."""
+    """The header, the cells and the footnotes; a column for each peer with a result."""
     peers = list(dict.fromkeys(name for row in rows for name in row.results if name != OURS))
     notes: list[str] = []
     columns: list[tuple[str, Callable[[Row], str]]] = [
-        ("case", lambda r: r.case.what),
+        ("case", lambda r: r.case.description),
         ("T", lambda r: str(r.case.T)),
         ("mode", lambda r: r.case.mode),
         ("regard ms", lambda r: _time(r, OURS, notes)),
@@ -59,32 +63,30 @@ def table(rows: list[Row], device: str) -> tuple[list[str], list[list[str]], lis
         ]
     columns += [
         ("error", lambda r: short(r.results[OURS].error)),
-        ("peer error", lambda r: short(_best(r, "error"))),
+        ("peer error", lambda r: short(_of_best_peer(r, "error"))),
         ("MiB", lambda r: mib(r.results[OURS].memory)),
-        ("peer MiB", lambda r: mib(_best(r, "memory"))),
+        ("peer MiB", lambda r: mib(_of_best_peer(r, "memory"))),
     ]
     cells = [[cell(row) for _, cell in columns] for row in rows]
     return [title for title, _ in columns], cells, notes
 
 
-def _best(row: Row, what: str) -> float | None:
-    return None if row.best_peer is None else getattr(row.results[row.best_peer], what)
+def _of_best_peer(row: Row, field: str) -> float | None:
+    return None if row.best_peer is None else getattr(row.results[row.best_peer], field)
 
 
 def _time(row: Row, name: str, notes: list[str]) -> str:
-    """A time, – where there is none to take, or the number of a footnote that says what went wrong."""
+    """The time of a system; – if it cannot run the case; a footnote if it failed."""
     result = row.results.get(name)
     if result is None:
         return NONE
-    if result.trouble is None:
+    if result.failure is None:
         return ms(result.seconds) + ("*" if name == row.best_peer else "")
-    note = f"{name}: {result.trouble}"
-    notes += [] if note in notes else [note]
-    return f"[{notes.index(note) + 1}]"
+    return footnote(notes, f"{name}: {result.failure}")
 
 
 def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
-    """What the columns mean and what the table does not show."""
+    """What the columns mean, and which peers were skipped."""
     cpu = facts["device"] == "cpu"
     sizes = "B=4, H=8, D=64, float32; additive and one head: B=8, H=1, D=128"
     sizes = sizes if cpu else "B=4, H=16, D=128, bfloat16; additive: B=64, H=1, D=256, float32"
@@ -106,18 +108,19 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
             "TFLOP/s: 4·D per head and pair the mask leaves (half of T² for causal), times 3.5 for training."
         )
         lines.append("x-transformers and Keras, which call torch's attention, are measured on the CPU only.")
-    lines += [f"{name} was skipped: {why}." for name, why in missing.items()]
+    lines += [f"{name} was skipped: {reason}." for name, reason in missing.items()]
     return [*lines, *summary(rows)]
 
 
 def summary(rows: list[Row]) -> list[str]:
+    """In how many rows regard is at least as fast as the best peer, and the range of the ratios."""
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
     if not ratios:
         return []
-    won = sum(ratio >= 1 for ratio in ratios)
-    middle = statistics.median(ratios)
-    text = f"regard is at least as fast as the best peer in {won} of {len(ratios)} rows"
-    return [f"{text}; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}, median {middle:.2f}."]
+    faster = sum(ratio >= 1 for ratio in ratios)
+    text = f"regard is at least as fast as the best peer in {faster} of {len(ratios)} rows"
+    median = statistics.median(ratios)
+    return [f"{text}; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}, median {median:.2f}."]
 
 
 # ---------------------------------------------------------------------------------------------- tables
@@ -139,15 +142,15 @@ def _print_rich(header: list[str], cells: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in header:
-        made.add_column(
+        rich_table.add_column(
             Text(title.replace(" ", "\n")), justify="left" if _is_text(title) else "right", no_wrap=True
         )
     for row in cells:
-        made.add_row(*(Text(cell) for cell in row))
-    wide = Console(width=10_000).measure(made).maximum  # a table cut to the terminal would lose numbers
-    Console(width=wide).print(made)
+        rich_table.add_row(*(Text(cell) for cell in row))
+    width = Console(width=10_000).measure(rich_table).maximum  # wider than the terminal: never cut a number
+    Console(width=width).print(rich_table)
 
 
 def plain_text(header: list[str], cells: list[list[str]]) -> str:
@@ -217,7 +220,7 @@ def _row_as_dict(row: Row) -> dict:
             "error": r.error,
             "memory_bytes": r.memory,
             "tflops": row.flops / r.seconds / 1e12 if row.flops and r.seconds else None,
-            "trouble": r.trouble,
+            "failure": r.failure,
         }
         for name, r in row.results.items()
     }
@@ -233,7 +236,7 @@ def _row_as_dict(row: Row) -> dict:
 
 # ---------------------------------------------------------------------------------------------- facts
 def facts(device: str, command: str, load: float | None) -> dict:
-    """Where and with what this was measured."""
+    """Command, machine, versions and date of a run; the first keys of its JSON."""
     return {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -241,7 +244,7 @@ def facts(device: str, command: str, load: float | None) -> dict:
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
-        "load": load,  # before we began
+        "load": load,  # before the measurements
         "python": platform.python_version(),
         "versions": {"regard": regard.__version__}
         | {name: _version(name) for name in ("torch", "x-transformers", "keras")},
@@ -249,6 +252,7 @@ def facts(device: str, command: str, load: float | None) -> dict:
 
 
 def described(facts: dict) -> str:
+    """The facts as one line."""
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
     where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} thread{'s' * (facts['threads'] > 1)}"
     return f"{where}; {versions}, Python {facts['python']}; {facts['date']}"
@@ -259,14 +263,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as info:
-            found = next(
-                (line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), ""
-            )
-    except OSError:
-        found = ""
-    return found or platform.processor() or platform.machine()

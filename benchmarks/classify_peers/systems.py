@@ -9,8 +9,8 @@ from importlib.metadata import version
 from typing import Any
 
 OURS, TFIDF, HASHING, FASTTEXT = "regard", "TF-IDF", "hashing", "fastText"
-# Whose environment a peer lives in.
-PLACE = {
+# Peer → its environment in benchmarks/peers/environments.py.
+ENVIRONMENTS = {
     TFIDF: "scikit-learn",
     HASHING: "scikit-learn",
     FASTTEXT: "fasttext",
@@ -18,50 +18,52 @@ PLACE = {
 Rows = tuple[list[str], list[str]]  # texts and labels
 
 
-class Tuned:
-    """Train with every setting and keep the best on the validation set; the seconds are those of that one."""
+class TunedClassifier:
+    """A peer that is trained with every setting; the most accurate on the validation set is kept."""
 
     settings: list[dict[str, Any]]
     package: str
     about: str
 
     def train(self, train: Rows, valid: Rows) -> dict[str, Any]:
+        """Tune on the validation set; "seconds" is the training time of the best setting alone."""
         best: tuple[float, float, dict[str, Any], Any] | None = None
         for setting in self.settings:
             start = time.perf_counter()
-            model = self.fitted(*train, **setting)
+            model = self.fit(*train, **setting)
             seconds = time.perf_counter() - start
-            right = sum(a == b for a, b in zip(self.answers(model, valid[0]), valid[1], strict=True)) / len(
-                valid[1]
-            )
-            if best is None or right > best[0]:
-                best = right, seconds, setting, model
+            predictions = self.predict(model, valid[0])
+            accuracy = sum(a == b for a, b in zip(predictions, valid[1], strict=True)) / len(valid[1])
+            if best is None or accuracy > best[0]:
+                best = accuracy, seconds, setting, model
         assert best is not None
-        self.model = best[3]
-        shown = ", ".join(f"{key} {value}" for key, value in best[2].items())
+        _, seconds, setting, self.model = best
+        setting_text = ", ".join(f"{key} {value}" for key, value in setting.items())
         return {
-            "seconds": best[1],
-            "about": f"{self.about}; {shown}",
+            "seconds": seconds,
+            "about": f"{self.about}; {setting_text}",
             "version": f"{self.package} {version(self.package)}",
         }
 
-    def label(self, texts: list[str]) -> list[str]:
-        return self.answers(self.model, texts)
+    def classify(self, texts: list[str]) -> list[str]:
+        return self.predict(self.model, texts)
 
-    def fitted(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
+    def fit(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
+        """Train a model with one setting."""
         raise NotImplementedError
 
-    def answers(self, model: Any, texts: list[str]) -> list[str]:
+    def predict(self, model: Any, texts: list[str]) -> list[str]:
+        """The labels of texts by a model of `fit`."""
         raise NotImplementedError
 
 
-class TfIdf(Tuned):
+class TfIdf(TunedClassifier):
     """TF-IDF of unigrams and bigrams with logistic regression."""
 
     package, about = "scikit-learn", "words and word pairs, sublinear tf, logistic regression"
     settings = [{"C": c} for c in (1.0, 3.0, 10.0, 30.0)]
 
-    def fitted(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
+    def fit(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
 
@@ -74,12 +76,12 @@ class TfIdf(Tuned):
 
         return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
 
-    def answers(self, model: Any, texts: list[str]) -> list[str]:
+    def predict(self, model: Any, texts: list[str]) -> list[str]:
         return model.predict(texts).tolist()
 
 
 class Hashing(TfIdf):
-    """The same pairs, hashed to 2¹⁸ places: no vocabulary, and so the least memory."""
+    """The same n-grams hashed to 2^18 features: without a vocabulary it needs the least memory."""
 
     about = "words and word pairs hashed to 2^18, logistic regression"
 
@@ -91,15 +93,15 @@ class Hashing(TfIdf):
         )
 
 
-class FastText(Tuned):
-    """Joulin et al. 2017: averaged vectors of words and word pairs, hashed, and a linear softmax; in C++."""
+class FastText(TunedClassifier):
+    """fastText (Joulin et al. 2017, C++): mean embedding of words and hashed bigrams, linear softmax."""
 
     package, about = "fasttext-wheel", "averaged word and word-pair vectors, softmax"
     settings = [
         {"dim": dim, "epoch": epoch, "lr": lr} for dim in (10, 100) for epoch in (5, 15) for lr in (0.1, 0.5)
     ]
 
-    def fitted(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
+    def fit(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
         import fasttext
 
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt", delete=False) as file:
@@ -111,15 +113,15 @@ class FastText(Tuned):
         finally:
             os.unlink(file.name)
 
-    def answers(self, model: Any, texts: list[str]) -> list[str]:
-        return [found[0].removeprefix("__label__") for found in model.predict(texts)[0]]
+    def predict(self, model: Any, texts: list[str]) -> list[str]:
+        return [labels[0].removeprefix("__label__") for labels in model.predict(texts)[0]]
 
 
 class Regard:
-    """A trained model folder of ours; how long it was trained is on its card."""
+    """A model folder that `regard train` wrote; its card has the training time."""
 
     def __init__(self, folder: str) -> None:
-        # Of the tokenizers, before they wake.
+        # The tokenizers library reads this when it is first used.
         os.environ["RAYON_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
         import torch
 
@@ -130,14 +132,14 @@ class Regard:
         self.tokens = 8192
 
     def train(self, train: Rows, valid: Rows) -> dict[str, Any]:
-        """Only search the fastest batch size on this machine."""
+        """Choose the fastest batch size on this machine; the model is trained already."""
         from regard.version import __version__
 
         times = {}
         for self.tokens in (1024, 2048, 4096, 8192, 32768):
-            self.label(valid[0])
+            self.classify(valid[0])
             start = time.perf_counter()
-            self.label(valid[0])
+            self.classify(valid[0])
             times[self.tokens] = time.perf_counter() - start
         self.tokens = min(times, key=times.__getitem__)
         encoder, pooling = self.model.config["encoder"]["kind"], self.model.config["pooling"]["kind"]
@@ -145,12 +147,13 @@ class Regard:
         about = f"{encoder}, {pooling} pooling, {size / 1e6:.2f} M weights; {self.tokens} tokens together"
         return {"seconds": self.model.card.get("seconds"), "about": about, "version": f"regard {__version__}"}
 
-    def label(self, texts: list[str]) -> list[str]:
+    def classify(self, texts: list[str]) -> list[str]:
         from regard.models.classifier import predict
 
         return predict(self.model, texts, self.tokens)[0]
 
 
-def make(name: str, folder: str) -> Tuned | Regard:
+def create_system(name: str, folder: str) -> TunedClassifier | Regard:
+    """The peer of that name, otherwise regard with the model in `folder`."""
     peers = {TFIDF: TfIdf, HASHING: Hashing, FASTTEXT: FastText}
     return peers[name]() if name in peers else Regard(folder)

@@ -8,51 +8,51 @@ import time
 from pathlib import Path
 
 from benchmarks.classify_peers import systems
-from benchmarks.peers.answering import answer, peak_memory
+from benchmarks.peers.memory import peak_memory
+from benchmarks.peers.worker_loop import serve_commands
 
 
 class Worker:
-    """`train`, `label`, `one` and `outputs` are what the parent asks for."""
+    """One system and the texts of SST-2. The parent calls each method by name."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        handout = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
-        self.parts: dict[str, systems.Rows] = {
-            part: (rows[0], rows[1]) for part, rows in handout["parts"].items()
+        inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
+        self.splits: dict[str, systems.Rows] = {
+            split: (rows[0], rows[1]) for split, rows in inputs["splits"].items()
         }
-        self.all = [text for texts, _ in self.parts.values() for text in texts]
-        self.system = systems.make(name, handout["models"].get(name, ""))
+        self.all_texts = [text for texts, _ in self.splits.values() for text in texts]
+        self.system = systems.create_system(name, inputs["models"].get(name, ""))
 
     def train(self) -> dict:
-        found = self.system.train(self.parts["train"], self.parts["validation"])
-        return found | {"trained": peak_memory()}
+        return self.system.train(self.splits["train"], self.splits["validation"])
 
-    def label(self) -> dict:
-        """Classify all texts of the corpus in one call."""
-        start, busy = time.perf_counter(), time.process_time()
-        self.system.label(self.all)
+    def classify_all(self) -> dict:
+        """Classify all texts of the corpus in one call: wall-clock seconds and CPU seconds."""
+        start, cpu_start = time.perf_counter(), time.process_time()
+        self.system.classify(self.all_texts)
         return {
             "seconds": time.perf_counter() - start,
-            "busy": time.process_time() - busy,
-            "texts": len(self.all),
+            "busy": time.process_time() - cpu_start,
+            "texts": len(self.all_texts),
         }
 
-    def one(self, count: int) -> dict:
-        """Texts that come one by one: the seconds of each."""
-        texts = self.parts["test"][0][:count]
+    def latency(self, count: int) -> dict:
+        """Classify the first test texts one at a time: the seconds of each."""
         seconds = []
-        for text in texts:
+        for text in self.splits["test"][0][:count]:
             start = time.perf_counter()
-            self.system.label([text])
+            self.system.classify([text])
             seconds.append(time.perf_counter() - start)
         return {"seconds": seconds}
 
-    def outputs(self) -> dict:
-        return {"labels": self.system.label(self.parts["test"][0]), "peak": peak_memory()}
+    def test_labels(self) -> dict:
+        """The labels of the test set, and the peak memory of this process."""
+        return {"labels": self.system.classify(self.splits["test"][0]), "peak": peak_memory()}
 
 
 def main() -> None:
     name, folder = sys.argv[1:]
-    answer(lambda: Worker(name, Path(folder)))
+    serve_commands(lambda: Worker(name, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,18 @@ from typing import Any
 from benchmarks.decode_peers.joey_weights import joey_tokens, same_epsilon
 from benchmarks.decode_peers.systems import Batching, Sentences, cut, padded
 
-SPECIALS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # its numbers of them
+SPECIALS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # Joey NMT's ids of them
 
 
 class JoeyNMT(Batching):
-    """No cache: each step recomputes all tokens. Beams rank by log p / ((5 + n) / 6), near log p / n."""
+    """Joey NMT has no key/value cache: each step recomputes all tokens.
+
+    Its length penalty ranks hypotheses by log p / ((5 + n) / 6), close to log p / n of the others.
+    """
 
     note = "ranks beams by log p / ((5 + length) / 6), the nearest to log p / length that it has"
 
-    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, inputs: dict[str, Any]) -> None:
         import torch
         from joeynmt.batch import Batch
         from joeynmt.model import build_model
@@ -27,17 +30,18 @@ class JoeyNMT(Batching):
         self.Batch, self.search, self.special, self.version = (
             Batch,
             search,
-            handout["specials"],
+            inputs["specials"],
             version("joeynmt"),
         )
-        source, target = (_vocabulary(handout[f"{side}_pieces"]) for side in ("source", "target"))
-        if handout["source_pieces"] == handout["target_pieces"]:
+        source, target = (_vocabulary(inputs[f"{side}_pieces"]) for side in ("source", "target"))
+        if inputs["source_pieces"] == inputs["target_pieces"]:
             target = source
-        self.model = build_model(_config(handout["config"]), source, target).eval()
-        found = self.model.load_state_dict(torch.load(folder / "joey.pt"), strict=False)
-        wrong = [name for name in found.missing_keys if not name.endswith("pe.pe")] + found.unexpected_keys
-        if wrong:
-            raise ValueError(f"weights that have no place: {', '.join(wrong[:5])}")
+        self.model = build_model(_config(inputs["config"]), source, target).eval()
+        loaded = self.model.load_state_dict(torch.load(folder / "joey.pt"), strict=False)
+        unmatched = [name for name in loaded.missing_keys if not name.endswith("pe.pe")]  # sinusoids
+        unmatched += loaded.unexpected_keys
+        if unmatched:
+            raise ValueError(f"weights that do not match the model: {', '.join(unmatched[:5])}")
         same_epsilon(self.model)
 
     def batch(self, sentences: Sentences, beam: int, limit: int) -> Sentences:
@@ -51,9 +55,12 @@ class JoeyNMT(Batching):
             indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=SPECIALS["pad"],
             eos_index=SPECIALS["eos"],
         )  # fmt: skip
-        found, _, _ = self.search(self.model, batch, limit, beam, 1.0)
-        ours = {SPECIALS[name]: self.special[name] for name in SPECIALS}
-        return [[ours.get(word, word) for word in cut(words, SPECIALS["eos"])] for words in found.tolist()]
+        outputs, _, _ = self.search(self.model, batch, limit, beam, 1.0)
+        our_ids = {SPECIALS[name]: self.special[name] for name in SPECIALS}
+        return [
+            [our_ids.get(token, token) for token in cut(tokens, SPECIALS["eos"])]
+            for tokens in outputs.tolist()
+        ]
 
 
 def _vocabulary(pieces: list[str]) -> Any:
@@ -81,9 +88,9 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
             },
         }  # fmt: skip
     tied = {"tied_embeddings": config["tie"] == "all", "tied_softmax": config["tie"] != "none"}
-    begun = {
+    initializers = {
         "initializer": "xavier_uniform",
         "embed_initializer": "xavier_uniform",
         "bias_initializer": "zeros",
     }
-    return sides | tied | begun
+    return sides | tied | initializers

@@ -1,7 +1,7 @@
 """Weights of a regard translator under Joey NMT's names (2.x, pre- or post-norm Transformer, sinusoids).
 
-Two things differ. Joey numbers unk, pad, bos, eos and we pad, unk, bos, eos: the first two rows are swapped.
-Its layer norms have ε = 1e-6 and ours 1e-5: `same_epsilon` sets them in the model that was built.
+Two things differ. Joey NMT's ids 0 and 1 are unk and pad, ours are pad and unk: the first two rows are
+swapped. Its layer norms have ε = 1e-6, ours 1e-5: `same_epsilon` changes them in its model.
 """
 
 from torch import nn
@@ -23,7 +23,7 @@ FEED = {
 
 def joey_state(model):
     """A state dict for `load_state_dict(…, strict=False)`: sinusoids are buffers. One or two vocabularies."""
-    state, found = model.state_dict(), {}
+    state, joey = model.state_dict(), {}
     words = {
         "source.table": "src_embed.lut",
         "target.table": "trg_embed.lut",
@@ -32,37 +32,39 @@ def joey_state(model):
     for ours, theirs in words.items():
         rows = state[f"{ours}.weight"].clone()
         rows[[0, 1]] = rows[[1, 0]]
-        found[f"{theirs}.weight"] = rows
+        joey[f"{theirs}.weight"] = rows
     for side, parts in (("encoder", ENCODER), ("decoder", DECODER)):
         for i in range(model.config[side]["layers"]):
             for ours, theirs in _layer(parts).items():
                 for end in ("weight", "bias"):
-                    found[f"{side}.layers.{i}.{theirs}.{end}"] = state[
+                    joey[f"{side}.layers.{i}.{theirs}.{end}"] = state[
                         f"{side}.layers.{i}.{ours}.{end}"
                     ].clone()
         if model.config[side]["norm"] == "pre":
-            found |= {
+            joey |= {
                 f"{side}.layer_norm.{end}": state[f"{side}.norm.{end}"].clone() for end in ("weight", "bias")
             }
-    return found
+    return joey
 
 
 def joey_tokens(pieces):
-    """Our pieces in Joey's order of numbers, the four special ones by its names."""
+    """Our vocabulary in Joey NMT's order; the four special tokens by its names."""
     return ["<unk>", "<pad>", "<s>", "</s>", *pieces[4:]]
 
 
 def same_epsilon(joey_model):
+    """Set the epsilon of all layer norms to that of torch and regard."""
     for part in joey_model.modules():
         if isinstance(part, nn.LayerNorm):
             part.eps = 1e-5
 
 
 def _layer(parts):
-    found = {}
+    """Our parameter names in a layer → Joey NMT's."""
+    names = {}
     for ours, theirs in parts.items():
         if "norm" in ours:
-            found[ours] = theirs
+            names[ours] = theirs
         else:
-            found |= {f"{ours}.{a}": f"{theirs}.{b}" for a, b in ATTENTION.items()}
-    return found | FEED
+            names |= {f"{ours}.{a}": f"{theirs}.{b}" for a, b in ATTENTION.items()}
+    return names | FEED

@@ -7,24 +7,27 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from benchmarks.decode_peers.systems import PRECISIONS, Sentences, Setting
 from benchmarks.decode_peers.texts import Text
-from benchmarks.peers.environments import Place
-from benchmarks.peers.process import Failed, Process, say
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.process import WorkerError, WorkerProcess, log
+from benchmarks.peers.tables import setting_text
 
 WORKER = "benchmarks.decode_peers.worker"
-SEARCH_SECONDS = 8.0  # for one setting, about
-FEWEST, MOST = 64, 400  # sentences that a setting is tried on
-ALONE = 20  # sentences whose latency is measured
+SEARCH_SECONDS = 8.0  # to try one setting, about
+MIN_SENTENCES, MAX_SENTENCES = 64, 400  # to try a setting on
+LATENCY_SENTENCES = 20
+LATENCY_WARMUP = 2  # sentences before those
 
 Name = tuple[str, str]  # system and precision
 
 
 @dataclass
 class Row:
-    """What one system did with one text and beam. `trouble` is why there are no numbers."""
+    """The measurements of one system for one text and beam; `failure` is why there are none."""
 
     system: str
     precision: str
@@ -38,7 +41,7 @@ class Row:
     bleu: float | None = None
     note: str = ""
     version: str = ""
-    trouble: str | None = None
+    failure: str | None = None
 
     @property
     def name(self) -> Name:
@@ -46,13 +49,13 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """Target tokens a second, at the median of the rounds."""
+        """Target tokens per second, at the median of the rounds."""
         return self.tokens / statistics.median(self.seconds) if self.seconds else None
 
 
 @dataclass
 class Latency:
-    """Median greedy latency of one sentence, to the first token and to the end, with the best threads."""
+    """Median greedy latency of one sentence, to the first token and to the last, with the best setting."""
 
     first: float
     whole: float
@@ -62,166 +65,156 @@ class Latency:
 
 @dataclass
 class Bench:
-    """The systems that take part, and how long they are measured."""
+    """The systems that are compared, and how long each is measured."""
 
     folder: Path
-    places: dict[str, Place]
+    environments: dict[str, Environment]
     rounds: int
-    patience: float  # seconds: who has used so many needs no further round
+    patience: float  # seconds after which a system runs no further round
 
     def names(self) -> list[Name]:
-        return [(system, precision) for system in self.places for precision in PRECISIONS[system]]
+        """Every system in each of its precisions."""
+        return [(system, precision) for system in self.environments for precision in PRECISIONS[system]]
 
-    @contextmanager
-    def process(self, name: Name) -> Iterator[Process]:
-        place = self.places[name[0]]
-        if place.python is None:
-            raise Failed(place.trouble)
-        process = Process(WORKER, list(name), place, self.folder, os.cpu_count() or 1)
-        try:
-            yield process
-        finally:
-            process.end()
+    def start_worker(self, name: Name) -> WorkerProcess:
+        """Start a process for a system; raise WorkerError if it cannot take part."""
+        environment = self.environments[name[0]]
+        return WorkerProcess(WORKER, list(name), environment, self.folder, os.cpu_count() or 1)
 
-    # ---------------------------------------------------------------------------------------- many sentences
+    # -------------------------------------------------------------------------------------------- throughput
     def run(self, text: Text, beam: int) -> list[Row]:
-        """All systems on one text with one beam."""
+        """Measure all systems on one text with one beam: search each one's setting, then take turns."""
         rows = {name: Row(*name, text.name, beam) for name in self.names()}
         for name, row in rows.items():
-            with _trouble(row), self.process(name) as process:
-                row.setting = self._search(process, text, beam)
-        with _together(self, {name: row for name, row in rows.items() if not row.trouble}) as under_way:
-            everything = {
-                "text": text.name,
-                "which": list(range(len(text.sources))),
-                "beam": beam,
-                "limit": text.limit,
-            }
-            for name, process in list(under_way.items()):
-                with _trouble(rows[name], under_way):  # caches, pages, threads
-                    process.ask(
-                        "translate", **everything | {"which": text.middle(FEWEST)}, setting=rows[name].setting
-                    )
-            for turn in range(self.rounds):
-                self._round(rows, under_way, everything, turn)
-            for name, process in list(under_way.items()):
-                with _trouble(rows[name], under_way):
-                    rows[name].outputs = process.ask("outputs")["outputs"]
-                    for key, value in process.ask("tell").items():
+            with _record_failure(row):
+                process = self.start_worker(name)
+                try:
+                    row.setting = self._search_setting(process, text, beam)
+                finally:
+                    process.close()
+        with _workers(self, {name: row for name, row in rows.items() if not row.failure}) as workers:
+            options = {"text": text.name, "beam": beam, "limit": text.limit}
+            for name, process in list(workers.items()):
+                with _record_failure(rows[name], workers):  # warm-up
+                    sample = text.middle(MIN_SENTENCES)
+                    process.call("translate", **options, indices=sample, setting=rows[name].setting)
+            options["indices"] = list(range(len(text.sources)))
+            for number in range(self.rounds):
+                self._round(rows, workers, options, number)
+            for name, process in list(workers.items()):
+                with _record_failure(rows[name], workers):
+                    rows[name].outputs = process.call("outputs")["outputs"]
+                    for key, value in process.call("describe").items():
                         setattr(rows[name], key, value)
         return list(rows.values())
 
     def _round(
-        self, rows: dict[Name, Row], under_way: dict[Name, Process], everything: dict, turn: int
+        self, rows: dict[Name, Row], workers: dict[Name, WorkerProcess], options: dict, number: int
     ) -> None:
-        waiting = [name for name in under_way if sum(rows[name].seconds) < self.patience]
-        shift = turn % max(1, len(waiting))  # nobody always follows the same neighbour
-        for name in waiting[shift:] + waiting[:shift]:
-            with _trouble(rows[name], under_way):
-                answer = under_way[name].ask("translate", **everything, setting=rows[name].setting)
+        """Every system that has time left translates all sentences once."""
+        names = [name for name in workers if sum(rows[name].seconds) < self.patience]
+        first = number % max(1, len(names))  # rotate, so that no system always runs after the same one
+        for name in names[first:] + names[:first]:
+            with _record_failure(rows[name], workers):
+                answer = workers[name].call("translate", **options, setting=rows[name].setting)
                 rows[name].seconds.append(answer["seconds"])
                 rows[name].tokens = answer["tokens"]
         rates_text = ", ".join(
-            f"{' '.join(name)} {rate:.0f}" for name in under_way if (rate := rows[name].rate) is not None
+            f"{' '.join(name)} {rate:.0f}" for name in workers if (rate := rows[name].rate) is not None
         )
-        say(f"  round {turn + 1}, target tokens/s: {rates_text}")
+        log(f"  round {number + 1}, target tokens/s: {rates_text}")
 
-    def _search(self, process: Process, text: Text, beam: int) -> Setting:
+    def _search_setting(self, process: WorkerProcess, text: Text, beam: int) -> Setting:
         """The fastest setting on sentences of about the median length, as many as take a few seconds."""
-        settings = process.ask("settings")["many"]
+        settings = process.call("settings")["many"]
         options = {"text": text.name, "beam": beam, "limit": text.limit}
-        few = text.middle(FEWEST)
-        process.ask("translate", **options, which=few, setting=settings[0])  # warms up
-        seconds = process.ask("translate", **options, which=few, setting=settings[0])["seconds"]
-        count = int(min(MOST, max(FEWEST, len(few) * SEARCH_SECONDS / seconds)))
-        which, rates = text.middle(count), {}
+        sample = text.middle(MIN_SENTENCES)
+        process.call("translate", **options, indices=sample, setting=settings[0])  # warm-up
+        seconds = process.call("translate", **options, indices=sample, setting=settings[0])["seconds"]
+        count = int(min(MAX_SENTENCES, max(MIN_SENTENCES, len(sample) * SEARCH_SECONDS / seconds)))
+        sample = text.middle(count)
+        best_rates = {}
         for i, setting in enumerate(settings):
-            if _same_as_before(settings[:i], setting, len(which)):
+            if _same_as_before(settings[:i], setting, len(sample)):
                 continue
-            found: list[float] = []
-            spent = 0.0
-            while (
-                len(found) < 3 and spent < SEARCH_SECONDS / 2
-            ):  # the quick ones several times: chance decides less
-                answer = process.ask("translate", **options, which=which, setting=setting)
-                found.append(answer["tokens"] / answer["seconds"])
-                spent += answer["seconds"]
-            rates[i] = max(found)
-        best = max(rates, key=rates.__getitem__)
-        rates_text = ", ".join(f"{_brief(settings[i])} {rate:.0f}" for i, rate in rates.items())
-        say(
-            f"  {process.name}, {len(which)} sentences: {rates_text} tokens/s; "
-            f"{_brief(settings[best])} is the fastest"
+            rates: list[float] = []
+            elapsed = 0.0
+            # Fast settings are tried up to three times, since short times are noisy.
+            while len(rates) < 3 and elapsed < SEARCH_SECONDS / 2:
+                answer = process.call("translate", **options, indices=sample, setting=setting)
+                rates.append(answer["tokens"] / answer["seconds"])
+                elapsed += answer["seconds"]
+            best_rates[i] = max(rates)
+        best = max(best_rates, key=best_rates.__getitem__)
+        rates_text = ", ".join(f"{setting_text(settings[i])} {rate:.0f}" for i, rate in best_rates.items())
+        log(
+            f"  {process.name}, {len(sample)} sentences: {rates_text} tokens/s; "
+            f"{setting_text(settings[best])} is the fastest"
         )
         return settings[best]
 
-    # ----------------------------------------------------------------------------------------- one sentence
+    # ----------------------------------------------------------------------------------------------- latency
     def latency(self, text: Text) -> dict[Name, Latency]:
-        """Single sentences of about the median length, greedy; all systems take each in turn."""
+        """Latency of single sentences of about the median length, greedy; all systems take each in turn."""
         rows = {name: Row(*name, text.name, 1) for name in self.names()}
         times: dict[tuple[Name, int, int], list[float]] = {}  # by system, setting and limit
         settings: dict[Name, list[Setting]] = {}
-        with _together(self, rows) as under_way:
-            for name, process in list(under_way.items()):
-                with _trouble(rows[name], under_way):
-                    settings[name] = process.ask("settings")["alone"]
-            for nth, sentence in enumerate([*text.middle(2), *text.middle(ALONE)]):
-                for name in list(under_way):
-                    for i, setting in enumerate(settings[name]):
-                        for limit in (1, text.limit):
-                            with _trouble(rows[name], under_way):
-                                options = {"text": text.name, "which": [sentence], "beam": 1, "limit": limit}
-                                # The others had the caches.
-                                under_way[name].ask("translate", **options, setting=setting)
-                                answer = under_way[name].ask("translate", **options, setting=setting)
-                                if nth >= 2:
-                                    times.setdefault((name, i, limit), []).append(answer["seconds"])
-        found = {}
-        for name in [name for name, row in rows.items() if not row.trouble]:
+        with _workers(self, rows) as workers:
+            for name, process in list(workers.items()):
+                with _record_failure(rows[name], workers):
+                    settings[name] = process.call("settings")["single"]
+            sentences = [*text.middle(LATENCY_WARMUP), *text.middle(LATENCY_SENTENCES)]
+            for number, sentence in enumerate(sentences):
+                options = {"text": text.name, "indices": [sentence], "beam": 1}
+                for name in list(workers):
+                    with _record_failure(rows[name], workers):
+                        for (i, setting), limit in product(enumerate(settings[name]), (1, text.limit)):
+                            # The first call refills the CPU caches, which other systems used since.
+                            workers[name].call("translate", **options, limit=limit, setting=setting)
+                            answer = workers[name].call("translate", **options, limit=limit, setting=setting)
+                            if number >= LATENCY_WARMUP:
+                                times.setdefault((name, i, limit), []).append(answer["seconds"])
+        latencies = {}
+        for name in [name for name, row in rows.items() if not row.failure]:
             best = []
             for limit in (1, text.limit):
                 medians = [statistics.median(times[name, i, limit]) for i in range(len(settings[name]))]
                 best.append(min(zip(medians, range(len(medians)), strict=True)))
-            (first, i), (whole, j) = best
-            found[name] = Latency(first, whole, settings[name][i], settings[name][j])
-        return found
+            (first, i), (last, j) = best
+            latencies[name] = Latency(first, last, settings[name][i], settings[name][j])
+        return latencies
 
 
 @contextmanager
-def _together(bench: Bench, rows: dict[Name, Row]) -> Iterator[dict[Name, Process]]:
-    """One process per system; all wait except the one that is measured."""
-    under_way: dict[Name, Process] = {}
+def _workers(bench: Bench, rows: dict[Name, Row]) -> Iterator[dict[Name, WorkerProcess]]:
+    """One process per system, all running; those that are not measured wait for a command."""
+    workers: dict[Name, WorkerProcess] = {}
     try:
         for name, row in rows.items():
-            place = bench.places[name[0]]
-            if place.python is None:
-                row.trouble = place.trouble
-            else:
-                under_way[name] = Process(WORKER, list(name), place, bench.folder, os.cpu_count() or 1)
-        yield under_way
+            with _record_failure(row):
+                workers[name] = bench.start_worker(name)
+        yield workers
     finally:
-        for process in under_way.values():
-            process.end()
+        for process in workers.values():
+            process.close()
 
 
 @contextmanager
-def _trouble(row: Row, under_way: dict[Name, Process] | None = None) -> Iterator[None]:
-    """A system that fails is out of this row, and the row says why."""
+def _record_failure(row: Row, workers: dict[Name, WorkerProcess] | None = None) -> Iterator[None]:
+    """Keep the error of a system in its row, and end its worker: the others go on."""
     try:
         yield
-    except Failed as trouble:
-        row.trouble = str(trouble)
-        say(f"  {row.system} {row.precision}: {trouble}")
-        if under_way is not None and row.name in under_way:
-            under_way.pop(row.name).end()
+    except WorkerError as error:
+        row.failure = str(error)
+        log(f"  {row.system} {row.precision}: {error}")
+        if workers is not None and row.name in workers:
+            workers.pop(row.name).close()
 
 
 def _same_as_before(tried: list[Setting], setting: Setting, count: int) -> bool:
-    """Batches that hold all sentences anyway are the same batch."""
+    """True if a tried setting gives the same batches: batch sizes above `count` are all one batch."""
     size = setting.get("sentences", 0)
-    cut = setting | {"sentences": min(size, count)}
-    return bool(size) and any(cut == one | {"sentences": min(one["sentences"], count)} for one in tried)
-
-
-def _brief(setting: Setting) -> str:
-    return " ".join(f"{key}={value}" for key, value in setting.items())
+    limited = setting | {"sentences": min(size, count)}
+    return bool(size) and any(
+        limited == other | {"sentences": min(other["sentences"], count)} for other in tried
+    )

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from benchmarks.decode_peers.measure import Latency, Name, Row
 from benchmarks.decode_peers.systems import CT2, HF, JOEY, OURS
 from benchmarks.decode_peers.texts import Text
 from benchmarks.peers import machine
+from benchmarks.peers.tables import NONE, footnote, grouped, markdown_table, mebibytes, setting_text
 from regard.data.tokenizer import EOS
 
-NONE = "–"
 SHAPE = ("layers", "heads", "inner", "norm")
 HEADER = [
     "beam",
@@ -32,10 +28,19 @@ HEADER = [
     "rounds",
     "setting",
 ]
-ALONE = ["system", "precision", "first word, ms", f"× {CT2}", "whole sentence, ms", f"× {CT2}", "settings"]
+LATENCY_HEADER = [
+    "system",
+    "precision",
+    "first word, ms",
+    f"× {CT2}",
+    "whole sentence, ms",
+    f"× {CT2}",
+    "settings",
+]
 
 
 def facts(model: Any, texts: list[Text], command: str, load: float | None) -> dict[str, Any]:
+    """Command, model, texts, machine and versions of a run."""
     config = model.config
     return {
         "command": command,
@@ -55,52 +60,44 @@ def facts(model: Any, texts: list[Text], command: str, load: float | None) -> di
             }
             for t in texts
         ],
-        "cpu": machine.cpu_name(),
-        "cores": os.cpu_count(),
-        "load": load,
-        "torch": version("torch"),
-        "python": platform.python_version(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        **machine.cpu_facts(load),
     }
 
 
-def markdown(rows: list[Row], alone: dict[Name, Latency], facts: dict[str, Any]) -> str:
+def markdown(rows: list[Row], latencies: dict[Name, Latency], facts: dict[str, Any]) -> str:
+    """The page: a table for each text, the latencies, and what the columns mean."""
     lines = ["# Decoding speed", "", f"`{facts['command']}`", "", _described(rows, facts)]
     notes: list[str] = []
     for text in facts["texts"]:
-        here = [row for row in rows if row.text == text["name"]]
-        if here:
-            lines += ["", _title(text), "", *_table(HEADER, [_cells(row, here, notes) for row in here])]
-    if alone:
-        lines += [
-            "",
-            "## One sentence, greedy",
-            "",
-            *_table(ALONE, [_alone(name, one, alone) for name, one in alone.items()]),
-        ]
-    lines += [
-        "",
-        *(
-            f"- {line}"
-            for line in [*_legend(), *equal(rows), *(f"[{i}] {note}." for i, note in enumerate(notes, 1))]
-        ),
-    ]
+        of_text = [row for row in rows if row.text == text["name"]]
+        if of_text:
+            cells = [_cells(row, of_text, notes) for row in of_text]
+            lines += ["", _title(text), "", *markdown_table(HEADER, cells)]
+    if latencies:
+        cells = [_latency_cells(name, latencies) for name in latencies]
+        lines += ["", "## One sentence, greedy", "", *markdown_table(LATENCY_HEADER, cells)]
+    numbered = [f"[{i}] {note}." for i, note in enumerate(notes, 1)]
+    lines += ["", *(f"- {line}" for line in [*_legend(), *compare_outputs(rows), *numbered])]
     return "\n".join(lines) + "\n"
 
 
-def as_json(rows: list[Row], alone: dict[Name, Latency], facts: dict[str, Any]) -> str:
-    kept = [
+def as_json(rows: list[Row], latencies: dict[Name, Latency], facts: dict[str, Any]) -> str:
+    """All measurements as JSON, without the outputs."""
+    measured = [
         {key: value for key, value in asdict(row).items() if key != "outputs"} | {"rate": row.rate}
         for row in rows
     ]
-    single = [{"system": name[0], "precision": name[1], **asdict(one)} for name, one in alone.items()]
-    found = {"facts": facts, "rows": kept, "latency": single, "equal": equal(rows)}
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    single = [
+        {"system": system, "precision": precision, **asdict(latency)}
+        for (system, precision), latency in latencies.items()
+    ]
+    content = {"facts": facts, "rows": measured, "latency": single, "equal": compare_outputs(rows)}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 # -------------------------------------------------------------------------------------------------- the parts
 def _described(rows: list[Row], facts: dict[str, Any]) -> str:
-    model, load = facts["model"], facts["load"]
+    model = facts["model"]
     sides = (model["encoder"], model["decoder"])
     shape = (
         f"{'+'.join(str(s['layers']) for s in sides)} layers, {sides[1]['norm']}-norm, width {model['dim']}, "
@@ -108,9 +105,8 @@ def _described(rows: list[Row], facts: dict[str, Any]) -> str:
     shape += f"{sides[1]['heads']} heads, inner {sides[1]['inner']}, {model['vocabulary']} tokens, "
     shape += f"{model['parameters'] / 1e6:.1f} M weights"
     versions = ", ".join(dict.fromkeys(f"{row.system} {row.version}" for row in rows if row.version))
-    busy = "" if load is None else f", load {load:.1f} at the start"
-    around = f"torch {facts['torch']}, Python {facts['python']}; {facts['date']}"
-    return f"{model['name']}: {shape}. {facts['cpu']}, {facts['cores']} cores{busy}; {versions}, {around}."
+    versions += f", torch {facts['torch']}, Python {facts['python']}; {facts['date']}"
+    return f"{model['name']}: {shape}. {machine.cpu_text(facts)}; {versions}."
 
 
 def _title(text: dict[str, Any]) -> str:
@@ -119,47 +115,39 @@ def _title(text: dict[str, Any]) -> str:
     return f"## {text['name']}: {text['sentences']} sentences, {length}{unknown}"
 
 
-def _cells(row: Row, here: list[Row], notes: list[str]) -> list[str]:
-    note, mark = f"{row.system}: {row.trouble or row.note}", ""
-    if row.trouble or row.note:
-        notes += [] if note in notes else [note]
-        mark = f" [{notes.index(note) + 1}]"
-    peak = NONE if row.peak is None else f"{row.peak / 2**20:.0f}"
-    bleu, rounds = NONE if row.bleu is None else f"{row.bleu:.2f}", _rounds(row)
-    setting = " ".join(f"{key}={value}" for key, value in row.setting.items()) or NONE
+def _cells(row: Row, of_text: list[Row], notes: list[str]) -> list[str]:
+    """One row of the table of a text, in the order of HEADER."""
+    mark = ""
+    if row.failure or row.note:
+        mark = " " + footnote(notes, f"{row.system}: {row.failure or row.note}")
     return [
         str(row.beam),
         row.system + mark,
         row.precision,
-        _number(row.rate),
-        *_ratios(row, here),
-        bleu,
-        peak,
-        rounds,
-        setting,
+        grouped(row.rate),
+        *_ratios(row, of_text),
+        NONE if row.bleu is None else f"{row.bleu:.2f}",
+        mebibytes(row.peak),
+        _rounds(row),
+        setting_text(row.setting) or NONE,
     ]
 
 
-def _ratios(row: Row, here: list[Row]) -> list[str]:
-    """Against CTranslate2 of the same precision, against the others in their fastest one."""
+def _ratios(row: Row, of_text: list[Row]) -> list[str]:
+    """regard's speed over CTranslate2's in the same precision, and over the others' in their fastest."""
     if row.system != OURS or row.rate is None:
         return [NONE] * 3
-    found = []
+    ratios = []
     for peer in (CT2, HF, JOEY):
         rates = [
             other.rate
-            for other in here
-            if other.system == peer
-            and other.beam == row.beam
-            and other.rate
-            and _comparable(peer, row, other)
+            for other in of_text
+            if other.rate
+            and (other.system, other.beam) == (peer, row.beam)
+            and (peer != CT2 or other.precision == row.precision)
         ]
-        found.append(f"{row.rate / max(rates):.2f}" if rates else NONE)
-    return found
-
-
-def _comparable(peer: str, row: Row, other: Row) -> bool:
-    return peer != CT2 or other.precision == row.precision
+        ratios.append(f"{row.rate / max(rates):.2f}" if rates else NONE)
+    return ratios
 
 
 def _rounds(row: Row) -> str:
@@ -170,22 +158,21 @@ def _rounds(row: Row) -> str:
     return f"{len(row.seconds)} (±{half_range / statistics.median(row.seconds):.0%})"
 
 
-def _alone(name: Name, one: Latency, alone: dict[Name, Latency]) -> list[str]:
-    peer = alone.get((CT2, name[1])) if name[0] == OURS else None
-    first, whole = (
-        (NONE, NONE) if peer is None else (f"{one.first / peer.first:.2f}", f"{one.whole / peer.whole:.2f}")
-    )
-    settings = " / ".join(
-        dict.fromkeys(
-            " ".join(f"{k}={v}" for k, v in s.items()) for s in (one.first_setting, one.whole_setting)
-        )
-    )
-    return [*name, f"{1000 * one.first:.1f}", first, f"{1000 * one.whole:.1f}", whole, settings]
+def _latency_cells(name: Name, latencies: dict[Name, Latency]) -> list[str]:
+    """One row of the table of latencies; ratios to CTranslate2's are in regard's rows only."""
+    latency, (system, precision) = latencies[name], name
+    peer = latencies.get((CT2, precision)) if system == OURS else None
+    ratios = [NONE, NONE]
+    if peer is not None:
+        ratios = [f"{latency.first / peer.first:.2f}", f"{latency.whole / peer.whole:.2f}"]
+    first, whole = f"{1000 * latency.first:.1f}", f"{1000 * latency.whole:.1f}"
+    settings = dict.fromkeys(map(setting_text, (latency.first_setting, latency.whole_setting)))
+    return [system, precision, first, ratios[0], whole, ratios[1], " / ".join(settings)]
 
 
-def equal(rows: list[Row]) -> list[str]:
-    """Check that all compute the same model: greedy float32 outputs compared with ours."""
-    found = []
+def compare_outputs(rows: list[Row]) -> list[str]:
+    """Sentences on how many greedy float32 outputs of each peer differ from ours: all run one model."""
+    sentences = []
     exact = {
         (row.system, row.text): row
         for row in rows
@@ -195,17 +182,17 @@ def equal(rows: list[Row]) -> list[str]:
         ours = exact.get((OURS, text))
         if system == OURS or ours is None:
             continue
-        other = sum(not _alike(a, b) for a, b in zip(ours.outputs, row.outputs, strict=True))
-        found.append(
-            f"greedy float32 outputs of {system} on {text} differ from ours in {other} of "
+        different = sum(not _same_output(a, b) for a, b in zip(ours.outputs, row.outputs, strict=True))
+        sentences.append(
+            f"greedy float32 outputs of {system} on {text} differ from ours in {different} of "
             f"{len(row.outputs)} sentences"
         )
-    return found
+    return sentences
 
 
-def _alike(one: list[int], other: list[int]) -> bool:
-    """Equal; or, where a limit cut one off before its end mark, equal as far as it goes."""
-    short, long = sorted((one, other), key=len)
+def _same_output(output: list[int], reference: list[int]) -> bool:
+    """True if two outputs are equal; one that the limit cut off before EOS may be a prefix of the other."""
+    short, long = sorted((output, reference), key=len)
     return short == long or (EOS not in short and short == long[: len(short)])
 
 
@@ -223,11 +210,3 @@ def _legend() -> list[str]:
         "One sentence: sentences of median length, one at a time, each system with the better number of "
         "threads for it; the first word is a translation limited to one token.",
     ]
-
-
-def _table(header: list[str], cells: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells)]
-
-
-def _number(x: float | None) -> str:
-    return NONE if x is None else f"{x:,.0f}".replace(",", " ")

@@ -1,8 +1,8 @@
 """The peers, each by its documented calls. One class per system; each imports its package when created.
 
-A sentence is a list of token ids without the end mark; an answer has the end mark if it was reached.
-`settings` are what a user may change for speed, the likely best first, and `alone` those for one sentence
-at a time; `note` names a difference from the other systems.
+A source sentence is a list of token ids without EOS; an output ends with EOS unless the limit cut it off.
+`settings` are what a user may change for speed, the likely fastest first; `single_settings` are those for
+one sentence at a time. `note` names a difference from the other systems.
 """
 
 from __future__ import annotations
@@ -26,38 +26,41 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
 Setting = dict[str, int]
 Sentences = list[list[int]]
 CORES = os.cpu_count() or 1
-THREADS = sorted({CORES, 1}, reverse=True)  # that are tried
+THREADS = sorted({CORES, 1}, reverse=True)  # numbers of threads to try
 
 
 class System(Protocol):
+    """What a worker needs of a system."""
+
     note: str
     version: str
 
     def settings(self) -> list[Setting]: ...
-    def alone(self) -> list[Setting]: ...
+    def single_settings(self) -> list[Setting]: ...
 
     def prepare(self, setting: Setting, sentences: Sentences) -> Any:
-        """What is not timed: threads, the form in which sentences are taken."""
+        """Before the clock starts: set the threads, and convert the sentences to the system's input."""
         ...
 
     def translate(self, prepared: Any, beam: int, limit: int, setting: Setting) -> Any:
-        """What is timed; the answers in the system's own form."""
+        """Translate, timed; the outputs are in the system's own form."""
         ...
 
-    def tokens(self, found: Any, limit: int) -> Sentences:
-        """The answers as token ids."""
+    def tokens(self, translations: Any, limit: int) -> Sentences:
+        """The outputs as token ids, after the clock has stopped."""
         ...
 
 
 class CTranslate2:
-    """`translate_batch` with the pieces as strings, as its interface is; it sorts and cuts batches itself.
+    """`Translator.translate_batch`, which takes tokens as strings and forms batches itself.
 
-    Its process has no torch, as that of a user who installs it alone: its memory is its own.
+    torch is not imported in its process, as for a user who installs CTranslate2 alone, so that the measured
+    memory is its own.
     """
 
     note = "takes and gives pieces as strings"
 
-    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, inputs: dict[str, Any]) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]
         import ctranslate2
 
@@ -67,8 +70,8 @@ class CTranslate2:
             precision,
             ctranslate2.__version__,
         )
-        self.source, self.eos = handout["source_pieces"], handout["specials"]["eos"]
-        self.number = {piece: i for i, piece in enumerate(handout["target_pieces"])}
+        self.source, self.eos = inputs["source_pieces"], inputs["specials"]["eos"]
+        self.number = {piece: i for i, piece in enumerate(inputs["target_pieces"])}
         self.threads: tuple[int, int] | None = None
 
     def settings(self) -> list[Setting]:
@@ -78,7 +81,7 @@ class CTranslate2:
             for tokens in (1024, 512, 2048, 4096)
         ]
 
-    def alone(self) -> list[Setting]:
+    def single_settings(self) -> list[Setting]:
         return [{"inter": 1, "intra": n, "tokens": 1024} for n in THREADS]
 
     def prepare(self, setting: Setting, sentences: Sentences) -> list[list[str]]:
@@ -97,9 +100,9 @@ class CTranslate2:
             max_batch_size=setting["tokens"], batch_type="tokens",
         )  # fmt: skip
 
-    def tokens(self, found: Any, limit: int) -> Sentences:
-        bare = [[self.number[piece] for piece in one.hypotheses[0]] for one in found]
-        return [words if len(words) >= limit else [*words, self.eos] for words in bare]
+    def tokens(self, translations: Any, limit: int) -> Sentences:
+        outputs = [[self.number[piece] for piece in result.hypotheses[0]] for result in translations]
+        return [tokens if len(tokens) >= limit else [*tokens, self.eos] for tokens in outputs]
 
 
 class Batching:
@@ -108,7 +111,7 @@ class Batching:
     def settings(self) -> list[Setting]:
         return [{"threads": n, "sentences": size} for n in THREADS for size in (128, 32, 256)]
 
-    def alone(self) -> list[Setting]:
+    def single_settings(self) -> list[Setting]:
         return [{"threads": n, "sentences": 1} for n in THREADS]
 
     def prepare(self, setting: Setting, sentences: Sentences) -> Sentences:
@@ -119,42 +122,45 @@ class Batching:
 
     def translate(self, prepared: Sentences, beam: int, limit: int, setting: Setting) -> Sentences:
         order = sorted(range(len(prepared)), key=lambda i: -len(prepared[i]))
-        found: Sentences = [[]] * len(prepared)
+        outputs: Sentences = [[]] * len(prepared)
         for start in range(0, len(order), setting["sentences"]):
-            part = order[start : start + setting["sentences"]]
-            # Less to do than the limit of all sentences.
-            most = min(limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20)
-            for i, words in zip(part, self.batch([prepared[i] for i in part], beam, most), strict=True):
-                found[i] = words
-        return found
+            batch = order[start : start + setting["sentences"]]
+            # A lower limit for shorter sentences saves steps.
+            batch_limit = min(limit, (len(prepared[batch[0]]) + 1) * 3 // 2 + 20)
+            translations = self.batch([prepared[i] for i in batch], beam, batch_limit)
+            for i, tokens in zip(batch, translations, strict=True):
+                outputs[i] = tokens
+        return outputs
 
     def batch(self, sentences: Sentences, beam: int, limit: int) -> Sentences:
+        """Translate one batch."""
         raise NotImplementedError
 
-    def tokens(self, found: Sentences, limit: int) -> Sentences:
-        return found
+    def tokens(self, translations: Sentences, limit: int) -> Sentences:
+        return translations
 
 
 def padded(sentences: Sentences, pad: int, eos: int) -> Tensor:
+    """Token ids with EOS and padding, (sentences, longest + 1)."""
     import torch
 
     longest = max(map(len, sentences))
     return torch.tensor([[*s, eos, *[pad] * (longest - len(s))] for s in sentences])
 
 
-def cut(words: list[int], eos: int) -> list[int]:
-    """As far as the end mark, with it."""
-    return words[: words.index(eos) + 1] if eos in words else words
+def cut(tokens: list[int], eos: int) -> list[int]:
+    """The tokens up to and including the first EOS."""
+    return tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
 
 
 class HuggingFace(Batching):
-    """MarianMT and `generate`; in int8 its linear maps are quantised dynamically by torch."""
+    """`MarianMTModel.generate`; in int8 with torch's dynamic quantisation of the linear layers."""
 
-    def __init__(self, folder: Path, precision: str, handout: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, precision: str, inputs: dict[str, Any]) -> None:
         import torch
         import transformers
 
-        self.special, self.version = handout["specials"], transformers.__version__
+        self.special, self.version = inputs["specials"], transformers.__version__
         self.model: Any = transformers.MarianMTModel.from_pretrained(
             str(folder / "huggingface"), dtype=torch.float32
         ).eval()
@@ -170,9 +176,9 @@ class HuggingFace(Batching):
 
         source = padded(sentences, self.special["pad"], self.special["eos"])
         with torch.inference_mode():
-            found = self.model.generate(
+            generated = self.model.generate(
                 input_ids=source, attention_mask=(source != self.special["pad"]).long(), num_beams=beam,
                 do_sample=False, max_new_tokens=limit,
                 **({"length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}),
             )  # fmt: skip
-        return [cut(words, self.special["eos"]) for words in found[:, 1:].tolist()]
+        return [cut(tokens, self.special["eos"]) for tokens in generated[:, 1:].tolist()]

@@ -13,8 +13,8 @@ from regard.data.tokenizer import UNK
 from regard.evaluation.evaluate import data_section, default_split
 from regard.evaluation.input_checks import looks_tokenised
 
-WORDS = 30  # in a long sentence that is put together
-APART = re.compile(r"([^\w\s])")
+WORDS = 30  # of a joined sentence
+PUNCTUATION = re.compile(r"([^\w\s])")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Text:
     name: str
     sources: list[list[int]]
     references: list[str]
-    tokenize: str  # how BLEU is counted
+    tokenize: str  # sacreBLEU's tokenizer
 
     @property
     def longest(self) -> int:
@@ -32,16 +32,17 @@ class Text:
 
     @property
     def limit(self) -> int:
-        """How many tokens a translation may have: the longest sentence's 3/2 + 20, for all."""
+        """Maximum length of all translations: 3/2 of the longest source + 20 tokens."""
         return self.longest * 3 // 2 + 20
 
     def middle(self, count: int) -> list[int]:
-        """Select sentences of about the median length."""
+        """Indices of `count` sentences of about the median length."""
         order = sorted(range(len(self.sources)), key=lambda i: len(self.sources[i]))
         start = max(0, (len(order) - count) // 2)
         return order[start : start + count]
 
     def unknown(self) -> float:
+        """The share of unknown tokens in the sources."""
         tokens = [token for sentence in self.sources for token in sentence]
         return tokens.count(UNK) / max(1, len(tokens))
 
@@ -49,25 +50,28 @@ class Text:
 def read(model: Any, count: int | None) -> list[Text]:
     """The model's test set, then Europarl's in its languages (or joined sentences), at most `count` each."""
     data = data_section(model.card)
-    part = default_split(data)
-    split = load_split({**data, "max_length": None}, part, model.source_tokenizer, model.target_tokenizer)
-    name = f"{data.get('corpus') or 'own files'} {part}"
+    split_name = default_split(data)
+    split = load_split(
+        {**data, "max_length": None}, split_name, model.source_tokenizer, model.target_tokenizer
+    )
+    name = f"{data.get('corpus') or 'own files'} {split_name}"
     pairs = list(zip(split.sources, split.targets, strict=True))
-    kind = "none" if looks_tokenised(split.targets) else "13a"
-    long_name, long = _europarl(data, pairs) or (f"{name}, joined to {WORDS} words", _joined(pairs))
-    return [_text(model, *each, kind, count) for each in ((name, pairs), (long_name, long))]
+    tokenize = "none" if looks_tokenised(split.targets) else "13a"
+    long_name, long_pairs = _europarl(data, pairs) or (f"{name}, joined to {WORDS} words", _joined(pairs))
+    return [_text(model, name, pairs, tokenize, count), _text(model, long_name, long_pairs, tokenize, count)]
 
 
-def _text(model: Any, name: str, pairs: list[tuple[str, str]], kind: str, count: int | None) -> Text:
+def _text(model: Any, name: str, pairs: list[tuple[str, str]], tokenize: str, count: int | None) -> Text:
+    """At most `count` pairs, evenly spaced, as a Text."""
     pairs = [(s, t) for s, t in pairs if s.strip() and t.strip()]
     count = min(count or len(pairs), len(pairs))
-    picked = [pairs[i * len(pairs) // count] for i in range(count)]
-    return Text(
-        name, model.source_tokenizer.encode_batch([s for s, _ in picked]), [t for _, t in picked], kind
-    )
+    sample = [pairs[i * len(pairs) // count] for i in range(count)]
+    sources = model.source_tokenizer.encode_batch([source for source, _ in sample])
+    return Text(name, sources, [target for _, target in sample], tokenize)
 
 
 def _europarl(data: dict[str, Any], own: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]] | None:
+    """Name and pairs of Europarl's test set in the model's languages; None if it is not there."""
     languages = data.get("source"), data.get("target")
     for name in corpora.names():
         if not name.startswith("europarl") or not set(languages) <= set(corpora.find(name).languages):
@@ -77,26 +81,26 @@ def _europarl(data: dict[str, Any], own: list[tuple[str, str]]) -> tuple[str, li
         rows = split_rows(
             {"corpus": name, "source": languages[0], "target": languages[1]}, "test", "translate"
         )
-        return f"{name} test", [(_like(own, 0, s), _like(own, 1, t)) for s, t in rows]
+        return f"{name} test", [(_preprocess(own, 0, s), _preprocess(own, 1, t)) for s, t in rows]
     return None
 
 
-def _like(own: list[tuple[str, str]], side: int, line: str) -> str:
-    """A line preprocessed like the model's training text: lower-cased and tokenised."""
-    few = [pair[side] for pair in own[:200]]
-    if all(text == text.lower() for text in few):
+def _preprocess(own: list[tuple[str, str]], side: int, line: str) -> str:
+    """Lower-case and tokenise a line if the model's own text is."""
+    sample = [pair[side] for pair in own[:200]]
+    if all(text == text.lower() for text in sample):
         line = line.lower()
-    return " ".join(APART.sub(r" \1 ", line).split()) if looks_tokenised(few) else line
+    return " ".join(PUNCTUATION.sub(r" \1 ", line).split()) if looks_tokenised(sample) else line
 
 
 def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Join neighbouring sentences until they have about WORDS words."""
-    ends, words = [0], 0
+    ends, count = [0], 0
     for i, (source, _) in enumerate(pairs):
-        words += len(source.split())
-        if words >= WORDS:
+        count += len(source.split())
+        if count >= WORDS:
             ends.append(i + 1)
-            words = 0
+            count = 0
     return [
         (" ".join(s for s, _ in pairs[a:b]), " ".join(t for _, t in pairs[a:b])) for a, b in pairwise(ends)
     ]

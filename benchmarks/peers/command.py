@@ -1,4 +1,4 @@
-"""Common to the command lines of all benchmarks: checked arguments and help text."""
+"""Shared by the command lines of the benchmarks: options, their checks, and the files of results."""
 
 from __future__ import annotations
 
@@ -6,53 +6,62 @@ import argparse
 import shlex
 import signal
 from pathlib import Path
-from typing import Any
 
 from benchmarks.peers import machine
-from benchmarks.peers.process import say
+from benchmarks.peers.process import log
+
+BUSY = 0.5  # load average above which times are noisy
 
 
-def parser(module: str, about: str, examples: str) -> argparse.ArgumentParser:
-    """A parser that knows where the numbers go; the rest is added by the table."""
-    made = argparse.ArgumentParser(
-        f"python -m {module}", description=about, epilog=examples, allow_abbrev=False
+def make_parser(module: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser with --json and --markdown; each benchmark adds its own options."""
+    parser = argparse.ArgumentParser(
+        f"python -m {module}",
+        description=description,
+        epilog=examples,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("--json", metavar="FILE", type=Path, help="write all numbers there")
-    made.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there too")
-    return made
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all measurements here, as JSON")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table here, as Markdown")
+    return parser
 
 
-def parse(made: argparse.ArgumentParser, argv: list[str], **least: float) -> argparse.Namespace:
-    """Parse the options. `least` gives lower bounds of numbers or lists; the folders of files must exist."""
-    options = made.parse_args(argv)
-    for name, fewest in least.items():
-        given = getattr(options, name)
-        found = min(given) if isinstance(given, list) else given
-        if found is not None and found < fewest:
-            made.error(f"--{name} must be at least {fewest}, got {found}")
+def parse_options(parser: argparse.ArgumentParser, argv: list[str], **minimums: float) -> argparse.Namespace:
+    """Parse and check options before anything is measured.
+
+    `minimums` are lower bounds of numeric options; of an option with several values, of each value. The
+    folders of --json and --markdown must exist: results would otherwise be lost at the end.
+    """
+    options = parser.parse_args(argv)
+    for name, minimum in minimums.items():
+        value = getattr(options, name)
+        smallest = min(value) if isinstance(value, list) else value
+        if smallest is not None and smallest < minimum:
+            parser.error(f"--{name} must be at least {minimum}, got {smallest}")
     for path in (options.json, options.markdown):
         if path is not None and not path.resolve().parent.is_dir():
-            made.error(f"the folder of {path} does not exist; make it first, the numbers would go nowhere")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops as Ctrl-C does
+            parser.error(f"the folder of {path} does not exist; create it first")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops a benchmark as Ctrl-C does
     return options
 
 
-def busy() -> float | None:
-    """The load of the machine, with a warning if it is too high for reliable times."""
-    load = machine.load()
-    if load and load > 0.5:
-        say(f"the machine is busy (load {load:.1f}): expect noise, most of all with several threads")
+def load_average() -> float | None:
+    """The load average of the machine; log a warning if it is too high for reliable times."""
+    load = machine.load_average()
+    if load and load > BUSY:
+        log(f"the machine is busy (load {load:.1f}): expect noise, most of all with several threads")
     return load
 
 
-def keep(options: argparse.Namespace, **texts: Any) -> None:
-    """Write the `json` and `markdown` texts to the requested files."""
-    for name, text in texts.items():
-        if (path := getattr(options, name)) is not None:
+def save_results(options: argparse.Namespace, json: str, markdown: str) -> None:
+    """Write the results to the files of --json and --markdown, where given."""
+    for path, text in ((options.json, json), (options.markdown, markdown)):
+        if path is not None:
             path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
 
 
-def line(module: str, argv: list[str]) -> str:
-    """The command line without this machine's folders."""
-    return shlex.join(["python", "-m", module, *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
+def command_line(module: str, argv: list[str]) -> str:
+    """The command of a run, for its table; absolute paths are cut to their last part."""
+    arguments = (Path(word).name if Path(word).is_absolute() else word for word in argv)
+    return shlex.join(["python", "-m", module, *arguments])

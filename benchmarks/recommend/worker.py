@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.answering import answer, peak_memory
+from benchmarks.peers.memory import peak_memory
+from benchmarks.peers.worker_loop import serve_commands
 from benchmarks.recommend.systems import SURPRISE, TUNED
 
 
 class Worker:
-    """The ratings of the folder, and a way to fit some and predict the others."""
+    """A system that is fitted to the ratings of all folds but one, and scored on that one."""
 
     def __init__(self, system: str, folder: Path) -> None:
         self.system, self.folder = system, folder
@@ -24,6 +25,7 @@ class Worker:
         raise NotImplementedError
 
     def fold(self, number: int, seed: int) -> dict:
+        """Errors on one fold, CPU seconds of the fit, and peak memory so far."""
         test = self.data["fold"] == number
         begin = time.process_time()
         predict = self.fit(~test, seed)
@@ -37,7 +39,9 @@ class Worker:
         }
 
 
-class Ours(Worker):
+class Regard(Worker):
+    """A recommender of regard; `NAME+FEATURE` adds a feature to its predictors."""
+
     def __init__(self, system: str, folder: Path) -> None:
         super().__init__(system, folder)
         from regard.interactions.ratings import add_item_info, read_ratings
@@ -48,8 +52,8 @@ class Ours(Worker):
     def fit(self, train, seed):
         from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
 
-        kind, _, more = self.system.partition("+")
-        features = ("tags", "raters", more) if more else ("tags", "raters")
+        kind, _, feature = self.system.partition("+")
+        features = ("tags", "raters", feature) if feature else ("tags", "raters")
         fitted = RECOMMENDERS[kind](
             self.ratings.subset(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
         )
@@ -57,6 +61,8 @@ class Ours(Worker):
 
 
 class Surprise(Worker):
+    """An algorithm of scikit-surprise; `NAME-tuned` uses the settings of TUNED."""
+
     def fit(self, train, seed):
         import surprise
 
@@ -83,4 +89,4 @@ class Surprise(Worker):
 
 if __name__ == "__main__":
     system, folder = sys.argv[1], Path(sys.argv[2])
-    answer(lambda: (Surprise if system in SURPRISE else Ours)(system, folder))
+    serve_commands(lambda: (Surprise if system in SURPRISE else Regard)(system, folder))

@@ -6,13 +6,14 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.environments import Place
-from benchmarks.peers.process import Failed, Process, say
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.process import WorkerError, WorkerProcess, log
 from benchmarks.train_speed.task import Pairs, Task
 
 OURS = "regard"
@@ -21,7 +22,7 @@ WORKER = "benchmarks.train_speed.worker"
 
 @dataclass
 class Result:
-    """What one system did in one precision. `trouble` is why there are no numbers."""
+    """The measurements of one system in one precision; `failure` is why there are none."""
 
     system: str
     precision: str
@@ -31,18 +32,18 @@ class Result:
     parameters: int | None = None
     peak: int | None = None
     note: str = ""
-    trouble: str | None = None
+    failure: str | None = None
 
     def pass_seconds(self, threads: int) -> float | None:
-        """The time of all batches, each at its median over the passes."""
+        """Seconds for one pass over the batches, each batch at its median over the passes."""
         times = self.seconds.get(threads)
-        return sum(statistics.median(one) for one in times) if times and all(times) else None
+        return sum(statistics.median(batch) for batch in times) if times and all(times) else None
 
     @property
     def threads(self) -> int | None:
-        """The number of threads it was fastest with."""
-        timed = {n: found for n in self.seconds if (found := self.pass_seconds(n)) is not None}
-        return min(timed, key=timed.__getitem__) if timed else None
+        """The number of threads with which it was fastest."""
+        seconds = {n: total for n in self.seconds if (total := self.pass_seconds(n)) is not None}
+        return min(seconds, key=seconds.__getitem__) if seconds else None
 
     def rate(self, tokens: int, threads: int | None = None) -> float | None:
         """Tokens per second, with the best number of threads unless another is given."""
@@ -52,66 +53,71 @@ class Result:
 
 
 def run(
-    task: Task, places: dict[str, Place], precision: str, threads: list[int], seconds: float
+    task: Task, environments: dict[str, Environment], precision: str, threads: list[int], seconds: float
 ) -> list[Result]:
-    """All systems in one precision: first they learn, then they are timed in turns."""
-    results = {name: Result(name, precision, trouble=place.trouble) for name, place in places.items()}
+    """Measure all systems in one precision: first they train, then they are timed in turns."""
+    results = {system: Result(system, precision) for system in environments}
     with tempfile.TemporaryDirectory(prefix="regard-train-speed-") as name:
         folder = Path(name)
         task.save(folder)
-        processes: dict[str, Process] = {}
+        processes: dict[str, WorkerProcess] = {}
         try:
-            for system, place in places.items():
-                if place.python is not None:
-                    processes[system] = Process(WORKER, [system, precision], place, folder, max(threads))
-            for system in _learn_all(processes, results):
-                processes.pop(system).end()
+            for system, environment in environments.items():
+                with _record_failure(results[system]):
+                    arguments = [system, precision]
+                    processes[system] = WorkerProcess(WORKER, arguments, environment, folder, max(threads))
+            for system in _train_all(processes, results):
+                processes.pop(system).close()
             _time(processes, results, task.timed, threads, seconds)
             for system, process in processes.items():
-                _attempt(results[system], process, _tell)
+                with _record_failure(results[system]):
+                    _describe(process, results[system])
         finally:
             for process in processes.values():
-                process.end()
+                process.close()
     return list(results.values())
 
 
-def _learn_all(processes: dict[str, Process], results: dict[str, Result]) -> list[str]:
-    """Nothing is timed here, so each core runs one system. Return the systems that failed."""
+def _train_all(processes: dict[str, WorkerProcess], results: dict[str, Result]) -> list[str]:
+    """Train all systems, one per core, since nothing is timed yet. Return those that failed."""
+    trainings = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        learned = {
-            system: pool.submit(_attempt, results[system], process, _learn)
-            for system, process in processes.items()
-        }
-    return [system for system, well in learned.items() if not well.result()]
+        for system, process in processes.items():
+            trainings.append(pool.submit(_train, process, results[system]))
+    for training in trainings:
+        training.result()  # raises what is not a WorkerError
+    return [system for system in processes if results[system].failure is not None]
 
 
-def _attempt(result: Result, process: Process, what: Callable[[Process, Result], None]) -> bool:
+def _train(process: WorkerProcess, result: Result) -> None:
+    """Train one system, and note its held-out loss before and after."""
+    with _record_failure(result):
+        answer = process.call("train", threads=1)
+        result.before, result.after = answer["before"], answer["after"]
+        steps = len(answer["losses"])
+        log(
+            f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, "
+            f"after {steps} steps {result.after:.3f}"
+        )
+
+
+@contextmanager
+def _record_failure(result: Result) -> Iterator[None]:
+    """Keep the error of a system in its result: the others go on."""
     try:
-        what(process, result)
-    except Failed as trouble:
-        result.trouble = str(trouble)
-        say(f"{result.system}, {result.precision}: {trouble}")
-        return False
-    return True
+        yield
+    except WorkerError as error:
+        result.failure = str(error)
+        log(f"{result.system}, {result.precision}: {error}")
 
 
-def _learn(process: Process, result: Result) -> None:
-    answer = process.ask("learn", threads=1)
-    result.before, result.after = answer["before"], answer["after"]
-    steps = len(answer["losses"])
-    say(
-        f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, "
-        f"after {steps} steps {result.after:.3f}"
-    )
-
-
-def _tell(process: Process, result: Result) -> None:
-    answer = process.ask("tell")
+def _describe(process: WorkerProcess, result: Result) -> None:
+    answer = process.call("describe")
     result.parameters, result.peak, result.note = answer["parameters"], answer["peak"], answer["note"]
 
 
 def _time(
-    processes: dict[str, Process],
+    processes: dict[str, WorkerProcess],
     results: dict[str, Result],
     timed: list[Pairs],
     threads: list[int],
@@ -120,51 +126,51 @@ def _time(
     """Pass over the batches, systems in turn, until each had `seconds` with each number of threads."""
     for system in processes:
         results[system].seconds = {n: [[] for _ in timed] for n in threads}
-    begun, passes = time.monotonic(), 0
-    while processes and (passes < 3 or time.monotonic() - begun < seconds * len(processes) * len(threads)):
+    start, passes = time.monotonic(), 0
+    while processes and (passes < 3 or time.monotonic() - start < seconds * len(processes) * len(threads)):
         for batch in range(len(timed)):
             turns = [(system, n) for n in threads for system in processes]
-            first = (passes + batch) % len(turns)  # nobody always follows the same neighbour
+            first = (passes + batch) % len(turns)  # rotate: no system always runs after the same one
             for system, n in turns[first:] + turns[:first]:
                 if system in processes:
-                    _turn(processes, results[system], n, batch, warm=passes > 0)
+                    _time_step(processes, results[system], n, batch, warm=passes > 0)
         passes += 1
         rates_text = ", ".join(
-            f"{system} {found:.0f}"
+            f"{system} {rate:.0f}"
             for system in processes
-            if (found := results[system].rate(sum(pairs.labels for pairs in timed))) is not None
+            if (rate := results[system].rate(sum(pairs.labels for pairs in timed))) is not None
         )
-        say(
-            f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: "
+        log(
+            f"pass {passes}, {time.monotonic() - start:.0f} s; target tokens/s so far: "
             f"{rates_text or 'the first pass only warms up'}"
         )
 
 
-def _turn(processes: dict[str, Process], result: Result, threads: int, batch: int, *, warm: bool) -> None:
-    try:
-        found = processes[result.system].ask("time", threads=threads, batch=batch)["seconds"]
-    except Failed as trouble:
-        result.trouble = str(trouble)
-        say(f"{result.system}, {result.precision}: {trouble}")
-        processes.pop(result.system).end()
-        return
-    if warm:
-        result.seconds[threads][batch].append(found)
+def _time_step(
+    processes: dict[str, WorkerProcess], result: Result, threads: int, batch: int, *, warm: bool
+) -> None:
+    """One training step of one system; the first pass warms up and is not counted."""
+    with _record_failure(result):
+        answer = processes[result.system].call("time", threads=threads, batch=batch)
+        if warm:
+            result.seconds[threads][batch].append(answer["seconds"])
+    if result.failure is not None:
+        processes.pop(result.system).close()
 
 
-def profile(task: Task, places: dict[str, Place], precision: str, threads: int, rows: int) -> None:
+def profile(
+    task: Task, environments: dict[str, Environment], precision: str, threads: int, rows: int
+) -> None:
     """Print where the time of one step goes, system by system."""
     with tempfile.TemporaryDirectory(prefix="regard-train-speed-") as name:
         task.save(Path(name))
-        for system, place in places.items():
-            if place.python is None:
-                print(f"{system}: {place.trouble}")
-                continue
-            process = Process(WORKER, [system, precision], place, Path(name), threads)
+        for system, environment in environments.items():
             try:
-                table = process.ask("profile", threads=threads, rows=rows)["table"]
+                process = WorkerProcess(WORKER, [system, precision], environment, Path(name), threads)
+                try:
+                    table = process.call("profile", threads=threads, rows=rows)["table"]
+                finally:
+                    process.close()
                 print(f"{system}, {precision}, {threads} threads\n{table}")
-            except Failed as trouble:
-                print(f"{system}: {trouble}")
-            finally:
-                process.end()
+            except WorkerError as error:
+                print(f"{system}: {error}")

@@ -12,7 +12,7 @@ from benchmarks.train_speed.task import BOS, EOS, PAD, SPECIALS, UNK, Sizes
 
 
 class System(Protocol):
-    """What a worker needs of a system. `source` is x1 … xn EOS, `target` BOS y1 … yn EOS, then PAD."""
+    """What a worker needs of a system. `source` is x1 … xn EOS, `target` is BOS y1 … yn EOS, both padded."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -22,7 +22,7 @@ class System(Protocol):
 
     @property
     def note(self) -> str:
-        """Where the system cannot be what the others are."""
+        """How the system differs from the others, where it cannot be the same model."""
         ...
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:
@@ -38,16 +38,18 @@ class System(Protocol):
         ...
 
 
-def clip_by_norm(model: nn.Module, most: float) -> Callable[[], None]:
+def clip_by_norm(model: nn.Module, max_norm: float) -> Callable[[], None]:
+    """A function that clips the gradients of a model by their total norm."""
     parameters = list(model.parameters())
-    return lambda: void(nn.utils.clip_grad_norm_(parameters, most))
+
+    def clip() -> None:
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    return clip
 
 
-def void(_: object) -> None:
-    return None
-
-
-def nll_of(logits: Tensor, labels: Tensor) -> Tensor:
+def sum_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log p summed over the labels that are not padding."""
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, reduction="sum"
     )
@@ -159,9 +161,9 @@ class Marian:
         )  # fmt: skip
         self.model = MarianMTModel(config)
         self.smoother = LabelSmoother(epsilon=sizes.smoothing)
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            trained, lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+            parameters, lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
         )
         self.clip = clip_by_norm(self.model, sizes.clip)
 
@@ -184,7 +186,7 @@ class Marian:
     def nll(self, source: Tensor, target: Tensor) -> Tensor:
         inputs = self._inputs(source, target)
         inputs.pop("labels")
-        return nll_of(self.model(**inputs).logits, target[:, 1:])
+        return sum_nll(self.model(**inputs).logits, target[:, 1:])
 
 
 class XTransformers:
@@ -232,4 +234,4 @@ class XTransformers:
         return nn.functional.cross_entropy(logits, labels, ignore_index=PAD, label_smoothing=self.smoothing)
 
     def nll(self, source: Tensor, target: Tensor) -> Tensor:
-        return nll_of(self._logits(source, target), target[:, 1:])
+        return sum_nll(self._logits(source, target), target[:, 1:])

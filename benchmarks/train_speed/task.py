@@ -17,7 +17,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class Sizes:
-    """The model and how it is trained, the same for all as far as each of them can."""
+    """Sizes of the model and settings of its training; each system follows them as far as it can."""
 
     vocabulary: int = 8000
     dim: int = 256
@@ -46,7 +46,7 @@ class Pairs:
 
     @property
     def labels(self) -> int:
-        """What is predicted: every target token but BOS."""
+        """The number of predicted tokens: all target tokens but BOS."""
         return int((self.target[:, 1:] != PAD).sum())
 
     @property
@@ -60,7 +60,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """Batches to learn from, batches to time, batches held out; all real sentences, none of them the same."""
+    """Batches to train on, to time and to validate on; they share no sentence."""
 
     sizes: Sizes
     learn: list[Pairs]
@@ -93,7 +93,7 @@ class Task:
 
 
 # ------------------------------------------------------------------------------------------------ from text
-def make(
+def make_task(
     train: list[tuple[str, str]],
     held_out: list[tuple[str, str]],
     sizes: Sizes,
@@ -107,20 +107,20 @@ def make(
     """
     encode = _tokenizer([line for pair in train for line in pair], sizes.vocabulary)
     batches = _batches(encode(train), tokens, sizes.longest)
-    picked = {int((i + 0.5) * len(batches) / timed) for i in range(timed)}
-    rest = [pairs for i, pairs in enumerate(batches) if i not in picked]
-    order = np.random.default_rng(sizes.seed).permutation(len(rest))
+    timed_indices = {int((i + 0.5) * len(batches) / timed) for i in range(timed)}
+    training_batches = [pairs for i, pairs in enumerate(batches) if i not in timed_indices]
+    order = np.random.default_rng(sizes.seed).permutation(len(training_batches))
     return Task(
         sizes,
-        learn=[rest[i] for i in order[:learn]],
-        timed=[batches[i] for i in sorted(picked)],
+        learn=[training_batches[i] for i in order[:learn]],
+        timed=[batches[i] for i in sorted(timed_indices)],
         held_out=_batches(encode(held_out), tokens, sizes.longest)[:8],
     )
 
 
 def _tokenizer(lines: list[str], size: int):
     """A function from pairs of texts to pairs of token ids, without BOS and EOS."""
-    # The workers have no use for it.
+    # Imported here: the workers read token ids, and their environments may not have it.
     from tokenizers import (
         Tokenizer,
         decoders,
@@ -139,7 +139,9 @@ def _tokenizer(lines: list[str], size: int):
     tokenizer.train_from_iterator(lines, trainer)
 
     def encode(pairs: list[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
-        sides = [[found.ids for found in tokenizer.encode_batch([pair[i] for pair in pairs])] for i in (0, 1)]
+        sides = [
+            [encoding.ids for encoding in tokenizer.encode_batch([pair[i] for pair in pairs])] for i in (0, 1)
+        ]
         return list(zip(*sides, strict=True))
 
     return encode
@@ -150,20 +152,20 @@ def _batches(pairs: list[tuple[list[int], list[int]]], tokens: int, longest: int
     kept = [(s, t) for s, t in pairs if s and t and max(len(s), len(t)) + 2 <= min(longest, tokens)]
     kept.sort(key=lambda pair: (max(len(pair[0]) + 1, len(pair[1]) + 2), len(pair[1]), len(pair[0])))
     batches: list[Pairs] = []
-    part: list[tuple[list[int], list[int]]] = []
+    batch: list[tuple[list[int], list[int]]] = []
     for pair in kept:
         width = max(len(pair[0]) + 1, len(pair[1]) + 2)
-        if part and (len(part) + 1) * width > tokens:
-            batches.append(_pad(part))
-            part = []
-        part.append(pair)
+        if batch and (len(batch) + 1) * width > tokens:
+            batches.append(_pad(batch))
+            batch = []
+        batch.append(pair)
     return batches  # the last one, not full, would be the longest sentences in a batch of odd size
 
 
-def _pad(part: list[tuple[list[int], list[int]]]) -> Pairs:
-    source = np.full((len(part), max(len(s) for s, _ in part) + 1), PAD, dtype=np.int64)
-    target = np.full((len(part), max(len(t) for _, t in part) + 2), PAD, dtype=np.int64)
-    for row, (s, t) in enumerate(part):
+def _pad(batch: list[tuple[list[int], list[int]]]) -> Pairs:
+    source = np.full((len(batch), max(len(s) for s, _ in batch) + 1), PAD, dtype=np.int64)
+    target = np.full((len(batch), max(len(t) for _, t in batch) + 2), PAD, dtype=np.int64)
+    for row, (s, t) in enumerate(batch):
         source[row, : len(s) + 1] = [*s, EOS]
         target[row, : len(t) + 2] = [BOS, *t, EOS]
     return Pairs(source, target)

@@ -10,19 +10,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.peers.answering import answer, peak_memory
+from benchmarks.peers.memory import peak_memory
+from benchmarks.peers.worker_loop import serve_commands
 from benchmarks.train_speed import systems
 from benchmarks.train_speed.task import Pairs, Sizes, Task
 
 
-def ours(sizes: Sizes) -> systems.System:
+def create_regard(sizes: Sizes) -> systems.System:
     from benchmarks.train_speed.ours import Regard  # only where regard is installed
 
     return Regard(sizes)
 
 
 SYSTEMS: dict[str, Callable[[Sizes], systems.System]] = {
-    "regard": ours,
+    "regard": create_regard,
     "Joey NMT": systems.JoeyNMT,
     "HF Marian": systems.Marian,
     "x-transformers": systems.XTransformers,
@@ -30,7 +31,7 @@ SYSTEMS: dict[str, Callable[[Sizes], systems.System]] = {
 
 
 class Worker:
-    """A system with its batches; `learn`, `time` and `tell` are what the parent asks for."""
+    """One system and the batches. The parent calls `train`, `time`, `describe` and `profile` by name."""
 
     def __init__(self, name: str, precision: str, folder: Path) -> None:
         self.task = Task.load(folder)
@@ -71,8 +72,8 @@ class Worker:
         return self.system.nll(torch.from_numpy(pairs.source), torch.from_numpy(pairs.target)).double()
 
     # ------------------------------------------------------------------------------------------- commands
-    def learn(self, threads: int) -> dict:
-        """One step on each batch to learn from; the held-out loss before and after."""
+    def train(self, threads: int) -> dict:
+        """One step on each training batch; return the held-out loss before and after."""
         torch.set_num_threads(threads)
         before = self.held_out()
         losses = [self.step(pairs) for pairs in self.task.learn]
@@ -86,10 +87,10 @@ class Worker:
         self.step(pairs)
         return {"seconds": time.perf_counter() - start}
 
-    def tell(self) -> dict:
-        trained = sum(p.numel() for p in self.system.model.parameters() if p.requires_grad)
+    def describe(self) -> dict:
+        parameters = sum(p.numel() for p in self.system.model.parameters() if p.requires_grad)
         return {
-            "parameters": trained,
+            "parameters": parameters,
             "peak": peak_memory(),
             "note": self.system.note,
             "torch": torch.__version__,
@@ -100,10 +101,10 @@ class Worker:
         torch.set_num_threads(threads)
         pairs = self.task.timed[len(self.task.timed) // 2]
         self.step(pairs)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             self.step(pairs)
         return {
-            "table": seen.key_averages().table(
+            "table": profiler.key_averages().table(
                 sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=48
             )
         }
@@ -111,7 +112,7 @@ class Worker:
 
 def main() -> None:
     name, precision, folder = sys.argv[1:]
-    answer(lambda: Worker(name, precision, Path(folder)))
+    serve_commands(lambda: Worker(name, precision, Path(folder)))
 
 
 if __name__ == "__main__":

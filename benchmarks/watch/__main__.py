@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.attend.report import facts as machine_facts
+from benchmarks.attend.report import facts as attend_facts
 from benchmarks.peers import command
 from benchmarks.watch import long, report
 from benchmarks.watch.measure import Row, run_length
-from benchmarks.watch.model import SHAPES, make
+from benchmarks.watch.model import SHAPES, build_model
 
 NAME = "benchmarks.watch"
 ABOUT = """\
@@ -35,32 +35,32 @@ examples:
 
 LENGTHS = {"cpu": (128, 512, 2048), "cuda": (512, 2048, 8192)}
 QUICK = {"cpu": (128, 512), "cuda": (512, 2048)}
-MOST_BYTES = {"cpu": 4 << 30, "cuda": 64 << 30}
+MAX_BYTES = {"cpu": 4 << 30, "cuda": 64 << 30}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = command.parser(NAME, ABOUT, EXAMPLES)
+    parser = command.make_parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
-    parser.add_argument("--quick", action="store_true", help="fewer lengths and rounds")
-    parser.add_argument("--long", action="store_true", help="one long sequence, one layer watched")
+    parser.add_argument("--quick", action="store_true", help="two short lengths and fewer rounds")
+    parser.add_argument("--long", action="store_true", help="watch one layer on one long sequence, and stop")
     parser.add_argument(
         "--attention",
         choices=("sdpa", "regard"),
         default="sdpa",
-        help="what the model attends with (default sdpa)",
+        help="attention implementation of the model (default sdpa)",
     )
     parser.add_argument(
         "--tokens",
         metavar="N",
         type=int,
         nargs="+",
-        help="other lengths; with --long, the first (default 32768)",
+        help="sequence lengths; with --long only the first is used (default 32768)",
     )
     parser.add_argument("--layers", metavar="N", type=int, help="layers of the model (default 4)")
     parser.add_argument(
-        "--threads", metavar="N", type=int, help=f"threads (default {torch.get_num_threads()})"
+        "--threads", metavar="N", type=int, help=f"CPU threads of torch (default {torch.get_num_threads()})"
     )
-    options = command.parse(parser, argv, threads=1, tokens=64, layers=1)
+    options = command.parse_options(parser, argv, threads=1, tokens=64, layers=1)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
     return options
@@ -75,18 +75,22 @@ def main(argv: list[str] | None = None) -> int:
     shape = SHAPES[options.device]
     shape = shape if options.layers is None else replace(shape, layers=options.layers)
     try:
-        model = make(shape, options.device, options.attention)
-    except ImportError as trouble:
+        model = build_model(shape, options.device, options.attention)
+    except ImportError as error:
         print(
-            f"the model needs transformers, and --attention regard needs regard.huggingface: {trouble}",
+            f"the model needs transformers, and --attention regard needs regard.huggingface: {error}",
             file=sys.stderr,
         )
         return 2
-    facts = machine_facts(options.device, command.line(NAME, argv), command.busy())
+    facts = attend_facts(options.device, command.command_line(NAME, argv), command.load_average())
     if options.long:
-        found = long.run(model, shape, options.tokens[0] if options.tokens else 32768, options.device)
-        print(long.show(found, shape))
-        command.keep(options, json=report.as_json([], shape, facts, found), markdown=long.show(found, shape))
+        results = long.measure(model, shape, options.tokens[0] if options.tokens else 32768, options.device)
+        print(long.format_results(results, shape))
+        command.save_results(
+            options,
+            json=report.as_json([], shape, facts, results),
+            markdown=long.format_results(results, shape),
+        )
         return 0
     rows: list[Row] = []
     lengths = options.tokens or (QUICK if options.quick else LENGTHS)[options.device]
@@ -94,13 +98,13 @@ def main(argv: list[str] | None = None) -> int:
         for T in lengths:
             print(f"T = {T} …", file=sys.stderr, flush=True)
             rows += run_length(
-                model, shape, T, options.device, 6.0 if options.quick else 40.0, MOST_BYTES[options.device]
+                model, shape, T, options.device, 6.0 if options.quick else 40.0, MAX_BYTES[options.device]
             )
     print(report.text(rows, shape, facts))
-    command.keep(
+    command.save_results(
         options, json=report.as_json(rows, shape, facts), markdown=report.markdown(rows, shape, facts)
     )
-    return int(any(row.system == "regard.watch" and row.trouble is not None for row in rows))
+    return int(any(row.system == "regard.watch" and row.failure is not None for row in rows))
 
 
 if __name__ == "__main__":

@@ -11,22 +11,23 @@ import regard
 from benchmarks.attend.measure import peak_memory
 from benchmarks.watch import model as models
 from benchmarks.watch.measure import seconds_of
-from benchmarks.watch.model import Shape, name_of
+from benchmarks.watch.model import Shape, layer_name
 from regard.attention import Recorded, Seen
 
 GIB = 2**30
 
 
 @torch.no_grad()
-def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
-    ids, name = models.tokens(T, device), name_of(shape.layer)
-    kept: dict[str, Seen] = {}
+def measure(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
+    """Time, memory and errors of watching one layer, and of each question to the recorded call."""
+    ids, name = models.random_tokens(T, device), layer_name(shape.layer)
+    recordings: dict[str, Seen] = {}
 
     def plain() -> None:
         model(ids, use_cache=False, logits_to_keep=1)
 
     def watched() -> None:
-        with regard.watch(model, only=name) as kept["seen"]:
+        with regard.watch(model, only=name) as recordings["seen"]:
             plain()
 
     plain()
@@ -35,7 +36,7 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
     for _ in range(5):
         times["plain"].append(seconds_of(plain, device))
         times["watched"].append(seconds_of(watched, device))
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "tokens": T,
         "matrix_gib": shape.heads * T * T * shape.dtype.itemsize / GIB,
         "plain_s": statistics.median(times["plain"]),
@@ -44,9 +45,9 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
         "plain_gib": (peak_memory(plain, device) or 0) / GIB,
         "model_gib": sum(x.numel() * x.element_size() for x in model.parameters()) / GIB,
     }
-    kept.clear()
-    found["watched_gib"] = (peak_memory(watched, device) or 0) / GIB
-    call = kept["seen"][name]
+    recordings.clear()
+    results["watched_gib"] = (peak_memory(watched, device) or 0) / GIB
+    call = recordings["seen"][name]
     questions = {
         "row": lambda: call.weights(batch=0, head=shape.head, query=T // 2),
         "rows": lambda: call.weights(batch=0, head=shape.head, query=rows.tolist()),
@@ -55,22 +56,22 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
         "entropy of all heads": lambda: call.entropy(batch=0),
     }
     rows = torch.linspace(0, T - 1, 32, device=device).long()
-    for question, ask in questions.items():
-        ask()
-        found[f"{question}, s"] = min(seconds_of(ask, device) for _ in range(3))
-        found[f"{question}, GiB"] = (peak_memory(ask, device) or 0) / GIB
-    return found | _errors(model, shape, ids, rows, call)
+    for question, answer in questions.items():
+        answer()
+        results[f"{question}, s"] = min(seconds_of(answer, device) for _ in range(3))
+        results[f"{question}, GiB"] = (peak_memory(answer, device) or 0) / GIB
+    return results | _errors(model, shape, ids, rows, call)
 
 
 def _errors(
     model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: Recorded
 ) -> dict[str, float]:
     """max |x − float64| over max |float64| of each answer, at sampled rows and at all columns of one head."""
-    q, k = models.vectors(model, ids, shape.layer, shape.head)
-    truth = models.true_rows(q, k, rows)
+    q, k = models.queries_and_keys(model, ids, shape.layer, shape.head)
+    truth = models.reference_rows(q, k, rows)
     weights = call.weights(batch=0, head=shape.head, query=rows.tolist())
-    top, at = call.top(16, batch=0, head=shape.head)
-    sums, true_sums = call.column_sums(batch=0, head=shape.head), models.true_column_sums(q, k)
+    top, columns = call.top(16, batch=0, head=shape.head)
+    sums, reference_sums = call.column_sums(batch=0, head=shape.head), models.reference_column_sums(q, k)
     entropy = call.entropy(batch=0, head=shape.head)[rows]
 
     def error(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -79,28 +80,29 @@ def _errors(
     return {
         "error of rows": error(weights, truth),
         "error of top 16": max(
-            error(top[rows], truth.topk(16, -1).values), error(top[rows], truth.gather(-1, at[rows]))
+            error(top[rows], truth.topk(16, -1).values), error(top[rows], truth.gather(-1, columns[rows]))
         ),
-        "error of column sums": error(sums, true_sums),
+        "error of column sums": error(sums, reference_sums),
         "error of entropy": error(entropy, torch.special.entr(truth).sum(-1)),
     }
 
 
-def show(found: dict[str, Any], shape: Shape) -> str:
-    peaks = found["plain_gib"], found["watched_gib"]
-    more = (peaks[1] + found["model_gib"]) / (peaks[0] + found["model_gib"])
+def format_results(results: dict[str, Any], shape: Shape) -> str:
+    """The results of `measure` as lines of text."""
+    peaks = results["plain_gib"], results["watched_gib"]
+    memory_ratio = (peaks[1] + results["model_gib"]) / (peaks[0] + results["model_gib"])
     lines = [
-        f"{found['tokens']} tokens; {shape}; one layer watched, "
-        f"whose weights would be {found['matrix_gib']:.1f} GiB",
-        f"forward {found['plain_s'] * 1000:.1f} ms, watched {found['watched_s'] * 1000:.1f} ms: "
-        f"{found['ratio']:.3f} times; peak {peaks[0]:.2f} and {peaks[1]:.2f} GiB beside the model's "
-        f"{found['model_gib']:.2f}: {more:.3f} times",
+        f"{results['tokens']} tokens; {shape}; one layer watched, "
+        f"whose weights would be {results['matrix_gib']:.1f} GiB",
+        f"forward {results['plain_s'] * 1000:.1f} ms, watched {results['watched_s'] * 1000:.1f} ms: "
+        f"{results['ratio']:.3f} times; peak {peaks[0]:.2f} and {peaks[1]:.2f} GiB beside the model's "
+        f"{results['model_gib']:.2f}: {memory_ratio:.3f} times",
     ]
     lines += [
-        f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB"
-        for name, value in found.items()
+        f"{name[:-3]}: {value * 1000:.1f} ms, {results[name[:-1] + 'GiB']:.3f} GiB"
+        for name, value in results.items()
         if name.endswith(", s")
     ]
     return "\n".join(
-        [*lines, *(f"{name}: {value:.1e}" for name, value in found.items() if name.startswith("error"))]
+        [*lines, *(f"{name}: {value:.1e}" for name, value in results.items() if name.startswith("error"))]
     )

@@ -49,7 +49,7 @@ SHAPES = {
 }
 
 
-def make(shape: Shape, device: str, attention: str) -> Any:
+def build_model(shape: Shape, device: str, attention: str) -> Any:
     """The model in evaluation mode; with `attention` "regard" after `regard.huggingface.register()`."""
     import transformers
 
@@ -70,54 +70,56 @@ def make(shape: Shape, device: str, attention: str) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def same_with(model: Any, attention: str) -> Any:
+def with_attention(model: Any, attention: str) -> Any:
     """The model with another attention and the same weights, which are shared."""
     import transformers
 
     with torch.device("meta"):
-        config = copy.deepcopy(model.config)  # which remembers the attention
-        other = transformers.AutoModelForCausalLM.from_config(
+        config = copy.deepcopy(model.config)  # from_config stores the attention in it
+        copied_model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=model.dtype, attn_implementation=attention
         )
-    other.load_state_dict(model.state_dict(), assign=True, strict=False)
-    other.model.rotary_emb = model.model.rotary_emb  # its frequencies are not among the weights
-    return other.eval().requires_grad_(False)
+    copied_model.load_state_dict(model.state_dict(), assign=True, strict=False)
+    copied_model.model.rotary_emb = model.model.rotary_emb  # its frequencies are not among the weights
+    return copied_model.eval().requires_grad_(False)
 
 
-def tokens(T: int, device: str) -> Tensor:
+def random_tokens(T: int, device: str) -> Tensor:
+    """One sequence of random token ids, (1, T)."""
     return torch.randint(VOCABULARY, (1, T), generator=torch.Generator().manual_seed(T)).to(device)
 
 
-def name_of(layer: int) -> str:
+def layer_name(layer: int) -> str:
+    """The module name of a layer's attention."""
     return f"model.layers.{layer}.self_attn"
 
 
 @torch.no_grad()
-def vectors(model: Any, ids: Tensor, layer: int, head: int) -> tuple[Tensor, Tensor]:
+def queries_and_keys(model: Any, ids: Tensor, layer: int, head: int) -> tuple[Tensor, Tensor]:
     """Queries and keys of one head, (T, dim), as the model computes them, in float64."""
-    found: list[tuple[Tensor, Tensor]] = []
+    recorded_vectors: list[tuple[Tensor, Tensor]] = []
 
-    def take(name: str, recorded: Recorded) -> None:
+    def record(name: str, recorded: Recorded) -> None:
         call = recorded.call
-        found.append(
+        recorded_vectors.append(
             (call.query[0, head].double(), call.key[0, head * call.key.shape[1] // call.heads].double())
         )
 
-    with regard.watch(model, only=name_of(layer), on_call=take):
+    with regard.watch(model, only=layer_name(layer), on_call=record):
         model(ids, use_cache=False, logits_to_keep=1)
-    return found[0]
+    return recorded_vectors[0]
 
 
-def true_rows(q: Tensor, k: Tensor, rows: Tensor) -> Tensor:
+def reference_rows(q: Tensor, k: Tensor, rows: Tensor) -> Tensor:
     """Causal softmax attention of some queries in float64, (rows, T)."""
     scores = q[rows] @ k.T / q.shape[-1] ** 0.5
     hidden = torch.arange(len(k), device=k.device) > rows[:, None].to(k.device)
     return torch.softmax(scores.masked_fill_(hidden, -torch.inf), -1)
 
 
-def true_column_sums(q: Tensor, k: Tensor) -> Tensor:
+def reference_column_sums(q: Tensor, k: Tensor) -> Tensor:
     """Column sums of the full matrix in float64, (T,), computed in blocks of rows."""
     total = torch.zeros(len(k), dtype=torch.float64, device=k.device)
     for rows in torch.arange(len(q)).split(512):
-        total += true_rows(q, k, rows.to(k.device)).sum(0)
+        total += reference_rows(q, k, rows.to(k.device)).sum(0)
     return total

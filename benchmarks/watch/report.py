@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks.attend.report import NONE, described, mib, ms, plain_text, short
+from benchmarks.attend.report import described, mib, ms, plain_text, short
+from benchmarks.peers.tables import NONE, markdown_table
 from benchmarks.watch.measure import Row
 from benchmarks.watch.model import Shape
 
@@ -15,12 +16,12 @@ HEADER = ["T", "question", "system", "ms", "ratio", "MiB", "error"]
 
 
 def table(rows: list[Row]) -> tuple[list[list[str]], list[str]]:
-    """(cells, footnotes)."""
+    """The cells, and the footnotes of systems without numbers."""
     notes: list[str] = []
     cells = []
     for row in rows:
-        if row.trouble is not None:
-            note = f"{row.system} at T = {row.T}, {row.question}: {row.trouble}"
+        if row.failure is not None:
+            note = f"{row.system} at T = {row.T}, {row.question}: {row.failure}"
             notes.append(note)
             numbers = [f"[{len(notes)}]", NONE, NONE, NONE]
         else:
@@ -39,6 +40,7 @@ LEGEND = (
 
 
 def text(rows: list[Row], shape: Shape, facts: dict) -> str:
+    """The table as it is printed."""
     cells, notes = table(rows)
     notes = [f"[{i}] {note}" for i, note in enumerate(notes, 1)]
     return "\n".join(
@@ -53,18 +55,18 @@ def text(rows: list[Row], shape: Shape, facts: dict) -> str:
 
 
 def markdown(rows: list[Row], shape: Shape, facts: dict) -> str:
+    """The table as Markdown."""
     cells, notes = table(rows)
-    pipes = [f"| {' | '.join(row)} |" for row in [HEADER, ["---"] * len(HEADER), *cells]]
+    table_lines = markdown_table(HEADER, cells)
     notes = [f"- [{i}] {note}" for i, note in enumerate(notes, 1)]
-    return "\n".join(
-        [f"Made by `{facts['command']}`. {described(facts)} {shape}.", "", *pipes, "", *notes, "", LEGEND]
-    )
+    command = f"Made by `{facts['command']}`. {described(facts)} {shape}."
+    return "\n".join([command, "", *table_lines, "", *notes, "", LEGEND])
 
 
 def as_json(rows: list[Row], shape: Shape, facts: dict, long: dict | None = None) -> str:
-    def plain(x: object) -> object:
+    def json_value(x: object) -> object:
         return str(x) if isinstance(x, torch.dtype) else x
 
-    found = {"facts": facts, "shape": {k: plain(v) for k, v in asdict(shape).items()}, "long": long}
-    found["rows"] = [asdict(row) | {"seconds": row.seconds} for row in rows]
-    return json.dumps(found, indent=1, ensure_ascii=False)
+    content = {"facts": facts, "shape": {k: json_value(v) for k, v in asdict(shape).items()}, "long": long}
+    content["rows"] = [asdict(row) | {"seconds": row.seconds} for row in rows]
+    return json.dumps(content, indent=1, ensure_ascii=False)

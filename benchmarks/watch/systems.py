@@ -1,4 +1,4 @@
-"""Who answers, and how: each system is a function that runs the model and gives the answer."""
+"""The systems. Each returns a function that runs the model and answers the question from its attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
-from benchmarks.watch.model import Shape, name_of, same_with
+from benchmarks.watch.model import Shape, layer_name, with_attention
 
 HEAD, SUMS = "one head", "column sums of all layers"
 Answer = Callable[[], Tensor]  # one head: (T, T); column sums: (layers, heads, T)
@@ -20,34 +20,40 @@ def plain(model: Any, ids: Tensor) -> Answer:
     return lambda: model(ids, use_cache=False, logits_to_keep=1).logits
 
 
-def ours(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
+def regard_watch(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
+    """`regard.watch`: weights of one layer, or sums taken while the model runs."""
+
     def head() -> Tensor:
-        with regard.watch(model, only=name_of(shape.layer)) as seen:
+        with regard.watch(model, only=layer_name(shape.layer)) as seen:
             model(ids, use_cache=False, logits_to_keep=1)
-        return seen[name_of(shape.layer)].weights(batch=0, head=shape.head)
+        return seen[layer_name(shape.layer)].weights(batch=0, head=shape.head)
 
     def sums() -> Tensor:
-        found: list[Tensor] = []
-        with regard.watch(model, on_call=lambda _, recorded: found.append(recorded.column_sums(batch=0))):
+        sums_of_layers: list[Tensor] = []
+        with regard.watch(
+            model, on_call=lambda _, recorded: sums_of_layers.append(recorded.column_sums(batch=0))
+        ):
             model(ids, use_cache=False, logits_to_keep=1)
-        return torch.stack(found)
+        return torch.stack(sums_of_layers)
 
     return head if question == HEAD else sums
 
 
 def eager(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
-    other = same_with(model, "eager")
+    """transformers' eager attention with output_attentions=True: all weights of all layers."""
+    eager_model = with_attention(model, "eager")
 
     def answer() -> Tensor:
-        found = other(ids, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
+        attentions = eager_model(ids, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
         if question == HEAD:
-            return found[shape.layer][0, shape.head]
-        return torch.stack([weights[0].sum(-2, dtype=torch.float32) for weights in found])
+            return attentions[shape.layer][0, shape.head]
+        return torch.stack([weights[0].sum(-2, dtype=torch.float32) for weights in attentions])
 
     return answer
 
 
 def attnread(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
+    """attnread: weights through identity values, one forward pass per head-dim tokens."""
     from attnread import extract_attention  # type: ignore[import-not-found]
 
     def head() -> Tensor:
@@ -56,9 +62,9 @@ def attnread(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
         ][0]
 
     def sums() -> Tensor:
-        found = extract_attention(model, {"input_ids": ids})
+        weights = extract_attention(model, {"input_ids": ids})
         rows = [
-            found["text", layer, head][0].sum(-2)
+            weights["text", layer, head][0].sum(-2)
             for layer in range(shape.layers)
             for head in range(shape.heads)
         ]
@@ -68,7 +74,7 @@ def attnread(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
 
 
 SYSTEMS: dict[str, Callable[..., Answer]] = {
-    "regard.watch": ours,
+    "regard.watch": regard_watch,
     "eager": eager,
     "attnread": attnread,
 }

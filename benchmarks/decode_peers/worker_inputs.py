@@ -1,9 +1,8 @@
-"""Input of the workers, in one folder: weights in each system's format, tokens, sentences as token ids."""
+"""Inputs of the workers, in one folder: weights in each system's format, tokens, sentences as token ids."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +11,52 @@ import torch
 from benchmarks.decode_peers.joey_weights import joey_state
 from benchmarks.decode_peers.systems import CT2, HF, JOEY, PRECISIONS
 from benchmarks.decode_peers.texts import Text
-from benchmarks.peers import environments
-from benchmarks.peers.environments import Place
-from benchmarks.peers.process import say
+from benchmarks.peers.environments import Environment, own_environment, peer_environment
+from benchmarks.peers.process import log
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.errors import RegardError
 from regard.interchange.export.export import FORMATS, export
 from regard.interchange.export.tokenizer_files import vocabulary_list
 
 
-def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:
-    """What all systems read; their own weights are written by `place`."""
+def write_inputs(model: Any, model_folder: Path, texts: list[Text], folder: Path) -> None:
+    """Write inputs.json, which the workers of all systems read; `prepare_system` writes the weights."""
     content = {
-        "model": str(where.resolve()),
+        "model": str(model_folder.resolve()),
         "config": model.config,
         "source_pieces": vocabulary_list(model.source_tokenizer),
         "target_pieces": vocabulary_list(model.target_tokenizer),
         "specials": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
         "texts": {text.name: text.sources for text in texts},
     }
-    (folder / "handout.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    (folder / "inputs.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
-def place(model: Any, system: str, folder: Path) -> Place:
-    """Where a system runs, with its weights written; or why it cannot."""
-    say(f"weights for {system}")
+def prepare_system(model: Any, system: str, folder: Path) -> Environment:
+    """Export the weights for a system and return its environment, or the reason why it cannot take part."""
+    log(f"weights for {system}")
     try:
-        return _written(model, system, folder)
-    except RegardError as trouble:
-        return Place(None, str(trouble))
+        return _export(model, system, folder)
+    except RegardError as error:
+        return Environment(None, str(error))
 
 
-def _written(model: Any, system: str, folder: Path) -> Place:
+def _export(model: Any, system: str, folder: Path) -> Environment:
     if system == CT2:
         for precision in PRECISIONS[CT2]:
-            say(
-                f"  {precision}: "
-                f"{export(model, folder / f'ctranslate2-{precision}', FORMATS['ctranslate2'](precision))}"
-            )
+            target = folder / f"ctranslate2-{precision}"
+            log(f"  {precision}: {export(model, target, FORMATS['ctranslate2'](precision))}")
     elif system == HF:
-        say(f"  {export(model, folder / 'huggingface', 'huggingface')}")
+        log(f"  {export(model, folder / 'huggingface', 'huggingface')}")
     elif system == JOEY:
-        _joey_can(model.config)
+        _check_joey(model.config)
         torch.save(joey_state(model), folder / "joey.pt")
-        return environments.peer("joeynmt")
-    return Place(sys.executable)
+        return peer_environment("joeynmt")
+    return own_environment()
 
 
-def _joey_can(config: dict[str, Any]) -> None:
+def _check_joey(config: dict[str, Any]) -> None:
+    """Raise a RegardError if Joey NMT has no such model."""
     expected = {
         "kind": "transformer",
         "position": "sinusoidal",
