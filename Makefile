@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONUTF8 := 1
 
-.PHONY: demo test test-all soak lint bench docs lessons notebooks clean help
+.PHONY: demo chromium test test-all soak lint bench docs lessons notebooks clean help
 help:
 	@echo "make demo      install, translate, show alignments and the operator at work (trains what is not bundled)"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
@@ -35,12 +35,17 @@ $(VENV)/.%: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/regard demo
 
+# The explorer's tests drive the system's Chromium; without it they are skipped, with the reason.
+chromium:
+	@(command -v chromium || command -v chromium-browser || command -v google-chrome) > /dev/null || { echo "installing chromium for the explorer's tests"; \
+	  apt-get install -y -qq chromium > /dev/null 2>&1 || echo "chromium cannot be installed here, so the explorer's tests in the browser are skipped"; }
+
 # Two workers with one thread each: two torch threads on two shared cores stall each other.
-test: $(VENV)/.test .cache/onnx-1.22.0
+test: $(VENV)/.test .cache/onnx-1.22.0 chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 # REGARD_LONG=1 draws other and more examples at every run; a failure names the case, which can then be drawn again.
-test-all: $(VENV)/.test .cache/onnx-1.22.0
+test-all: $(VENV)/.test .cache/onnx-1.22.0 chromium
 	REGARD_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # Prints a table and ends with 1 if anything failed; SOAK="--part kills --seed 7" runs a part, or with other random numbers.

@@ -22,6 +22,7 @@ from regard.cli import (
     duplicates,
     embed,
     evaluate,
+    explore,
     export,
     faithfulness,
     generate,
@@ -46,7 +47,15 @@ from regard.errors import RegardError
 
 # The panels of `regard --help`, with the commands of each in order of use.
 PANELS = {
-    "Look": {"demo": demo, "lessons": lessons, "models": models, "data": data, "draw": draw, "cache": cache},
+    "Look": {
+        "demo": demo,
+        "explore": explore,
+        "lessons": lessons,
+        "models": models,
+        "data": data,
+        "draw": draw,
+        "cache": cache,
+    },
     "Train": {
         "recipes": recipes,
         "train": train,

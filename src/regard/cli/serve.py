@@ -93,6 +93,9 @@ class ServiceOptions(OptionGroup):
         ),
     ] = None
     batch_tokens: Annotated[int, option(min=1, help="Tokens per batch.", rich_help_panel=JOB)] = 2048
+    explorer: Annotated[
+        bool, option("--explorer", help="Also serve the explorer's page, at /explore/.", rich_help_panel=JOB)
+    ] = False
 
 
 @grouped
@@ -134,6 +137,8 @@ def command(
     auth.check_binding(connection.host, token)
     sock = server.bind(connection.host, connection.port)  # before loading: a taken port is reported at once
     served = _service(folder, model, request_limits, service)
+    if service.explorer:
+        _add_explorer(served, token)
     served.warm_up()
     welcome = _welcome(served, server.address(sock), token)
     authentication = auth.Authentication(token, connection.host)
@@ -147,6 +152,19 @@ def command(
     report("stopped" if complete else "stopped before all requests were answered")
     if not complete:
         raise typer.Exit(1)
+
+
+def _add_explorer(service: Service, token: str | None) -> None:
+    """Add the explorer's routes. Browsers do not send the token with a page, so there must be none."""
+    from regard.errors import OptionError
+    from regard.explorer.routes import Explorer
+    from regard.serving.search_service import SearchService
+
+    if token is not None:
+        raise OptionError("--explorer has no way to send a token yet; leave it out, or serve without a token")
+    if isinstance(service, SearchService):
+        raise OptionError("--explorer shows a model, and this is a search index; leave it out")
+    service.extensions.append(Explorer(service).add_routes)
 
 
 def _service(

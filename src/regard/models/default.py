@@ -24,6 +24,7 @@ TRAINED_BY = {
     "tag": "`regard train tagger FILE`",
     "embed": "`regard train embed-tatoeba`",
     "serve": "`regard train small`",
+    "explore": "`regard train small`",
 }
 _loaded: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 _lock = threading.Lock()
@@ -37,7 +38,7 @@ def default_model(task: str, to: str | None = None) -> Path:
     folder = os.environ.get(VARIABLE)
     if folder:
         return Path(folder)
-    kind = "translate" if task in ("align", "serve") else task
+    kind = "translate" if task in ("align", "serve", "explore") else task
     entries = [entry for entry in known_models().values() if entry.task == kind]
     fitting = [entry for entry in entries if to is None or to in entry.into]
     if fitting:

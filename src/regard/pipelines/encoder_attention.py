@@ -1,4 +1,4 @@
-"""The attention weights of classifiers and taggers: every layer and head of encoder and pooling."""
+"""The attention weights of classifiers, taggers and embedders: every layer and head, and the pooling."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from regard.attention.watching import watch
 from regard.decoding.attention_weights import AttentionMaps, kind_of
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
+from regard.models.embedder import Embedder
+from regard.models.embedding import prepend_bos
 from regard.models.tagger import Tagger
 from regard.models.text_model import batches
 
@@ -48,6 +50,8 @@ def _run(model: Any, tokens: Tensor, lengths: Tensor) -> None:
     if isinstance(model, Tagger):
         words, characters, counts = model.read(tokens, lengths)
         model(words, characters, counts)
+    elif isinstance(model, Embedder):
+        model.encode(*(prepend_bos(tokens, lengths) if model.prepend_bos else (tokens, lengths)))
     else:
         model(tokens, lengths)
 

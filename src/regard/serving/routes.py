@@ -72,6 +72,8 @@ def make_app(service: Service, log: Log) -> FastAPI:
     elif isinstance(service, GenerationService):
         (_add_translate if service.translates else _add_generate)(app, service, log)
         _add_attention(app, service)
+    for add_routes in service.extensions:
+        add_routes(app)
     return app
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from fastapi import FastAPI
 
 from regard.serving.http_errors import shutting_down
 from regard.serving.metrics import Metrics
@@ -39,6 +40,7 @@ class Service(ABC):
         self, model: Any, name: str, limits: RequestLimits | None = None, *, workers: int | None = None
     ) -> None:
         self.model, self.name, self.limits = model, name, limits or RequestLimits()
+        self.extensions: list[Callable[[FastAPI], None]] = []  # add routes to the application
         self.draining = False
         self.metrics = Metrics()
         self.streams = StreamPool(self.limits.streams, self.limits.seconds)

@@ -1,0 +1,1 @@
+"""The explorer: a page that shows what a model attends to, and what changes when attention is changed."""

@@ -1,0 +1,176 @@
+// The page: the text that is run, the tabs, the output, errors.
+
+import * as api from "./api.js";
+import { alignmentView } from "./alignment.js";
+import { announce, el, rove } from "./dom.js";
+import { probability, percent } from "./format.js";
+import { headsView } from "./heads.js";
+import { mechanismView } from "./mechanism.js";
+import { readAddress, set, state } from "./state.js";
+import { whatIfView } from "./whatif.js";
+
+const VERBS = { translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
+const byId = (id) => document.getElementById(id);
+const page = Object.fromEntries(["tabs", "model", "ask", "text", "to", "beam", "go", "examples", "error", "output", "view"]
+  .map((id) => [id, byId(id)]));
+
+const VIEWS = {
+  alignment: { title: "Alignment", make: alignmentView, fits: (model, run) => !run || run.maps.some((m) => m.kind === "cross"), only: "translate" },
+  heads: { title: "Heads", make: headsView },
+  whatif: { title: "What if", make: whatIfView },
+  mechanism: { title: "Mechanism", make: () => mechanismView(), alone: true },
+};
+
+let model = null, current = null, running = null;
+
+function views() {
+  return Object.entries(VIEWS).filter(([, view]) => !view.only || view.only === model?.task);
+}
+
+function showTabs() {
+  page.tabs.replaceChildren(...views().map(([name, view]) => el("button", {
+    type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.view), "aria-controls": "view",
+    tabindex: name === state.view ? 0 : -1, onclick: () => show(name), onfocus: () => { if (name !== state.view) show(name); },
+  }, view.title)));
+}
+
+/** Show a view of the current run. */
+function show(name) {
+  const focused = page.tabs.contains(document.activeElement);
+  set({ view: name });
+  showTabs();
+  if (focused) byId(`tab-${name}`)?.focus();
+  const view = VIEWS[name];
+  const needsRun = !view.alone;
+  page.view.setAttribute("aria-labelledby", `tab-${name}`);
+  page.view.setAttribute("role", "tabpanel");
+  page.view.dataset.view = name;
+  for (const part of [page.ask, page.examples]) part.hidden = !needsRun;
+  page.output.hidden = !needsRun || !current;
+  if (needsRun && !current) {
+    page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
+  } else if (needsRun && !current.maps.length) {
+    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show."));
+  } else if (view.fits && !view.fits(model, current)) {
+    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
+  } else {
+    page.view.replaceChildren(view.make(current, model, { runAgain }));
+  }
+}
+
+function showOutput(run) {
+  const out = run.output, parts = [];
+  const answer = (...content) => el("p", { class: "answer", dir: "auto" }, ...content);
+  if (run.task === "translate") parts.push(answer(out.text || "(nothing)"));
+  if (run.task === "generate") parts.push(answer(el("span", { class: "prompt" }, out.prompt), out.text));
+  if (run.task === "classify") parts.push(answer(out.label || "(no label)"));
+  if (run.task === "tag") {
+    parts.push(answer(...out.words.flatMap((word, i) => [i ? " " : "", word,
+      ...(out.tags[i] === "O" ? [] : [el("span", { class: "tag" }, out.tags[i])])])));
+  }
+  if (run.task === "embed") parts.push(answer(`a vector of ${out.width} numbers`));
+  if ("logP" in out) {
+    parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP)),
+      out.ended ? "" : ", cut off at the length limit"));
+  }
+  if (out.probabilities) {
+    const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
+    parts.push(el("p", { class: "dim" }, text));
+  }
+  page.output.replaceChildren(...parts);
+  announce(page.output.textContent);
+}
+
+function showError(error) {
+  page.error.textContent = error ? error.message : "";
+  page.error.hidden = !error;
+}
+
+/** Run the text of the form and show it. */
+async function submit() {
+  const text = page.text.value;
+  running?.abort();
+  if (!text.trim()) return showError(new Error("Type a text first."));
+  const mine = running = new AbortController();
+  page.go.disabled = true;
+  page.view.setAttribute("aria-busy", "true");
+  if (state.text !== text) set({ row: "" });
+  set({ text, to: page.to.value, beam: page.beam.value || 1 });
+  try {
+    current = await api.run(request(), mine.signal);
+    showError(null);
+    showOutput(current);
+    show(state.view);
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+  } finally {
+    if (running === mine) {
+      running = null;
+      page.go.disabled = false;
+      page.view.removeAttribute("aria-busy");
+    }
+  }
+}
+
+function request(more = {}) {
+  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}), ...more };
+}
+
+/** Run the same text with changed attention; a base run that the server has dropped is run again first. */
+async function runAgain(changes) {
+  try {
+    return await api.run(request({ base: current.id, changes }));
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    current = await api.run(request());
+    return api.run(request({ base: current.id, changes }));
+  }
+}
+
+function fit() {
+  page.text.style.height = "auto";
+  page.text.style.height = `${Math.min(page.text.scrollHeight + 2, 240)}px`;
+}
+
+function showModel() {
+  const { source, target, choices } = model.languages;
+  const direction = source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
+  const size = model.parameters >= 1e6 ? `${(model.parameters / 1e6).toFixed(1)} M` : `${Math.round(model.parameters / 1e3)} k`;
+  page.model.textContent = [model.name, model.kind, direction, `${size} parameters`].filter(Boolean).join(" · ");
+  document.title = `${model.name} · regard explorer`;
+  page.go.textContent = VERBS[model.task];
+  page.text.setAttribute("maxlength", model.limits.characters);
+  page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
+  byId("to-field").hidden = !choices.length;
+  byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
+  page.beam.replaceChildren(...[1, 2, 4, 8].map((size) => el("option", { value: size }, String(size))));
+  page.examples.replaceChildren(...model.examples.map((text) => el("button", {
+    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(); submit(); },
+  }, text)));
+}
+
+async function start() {
+  readAddress();
+  page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+  page.text.addEventListener("input", fit);
+  page.text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
+  });
+  rove(page.tabs, "button");
+  try {
+    model = await api.describeModel();
+  } catch (error) {
+    showError(error);
+    return show("mechanism");
+  }
+  showModel();
+  if (!views().some(([name]) => name === state.view)) set({ view: views()[0][0] });
+  page.to.value = state.to;
+  page.beam.value = state.beam;
+  page.text.value = state.text || model.examples[0];
+  fit();
+  show(state.view);
+  return submit();
+}
+
+start();

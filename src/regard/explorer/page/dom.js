@@ -1,0 +1,55 @@
+// Elements from names, attributes and text. Text always becomes text nodes, never HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Create an element: el("button", {class: "chip", onclick: f}, "text", child, …). */
+export function el(name, attributes = {}, ...children) {
+  const node = name === "svg" || name === "path"
+    ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "value") node.value = value;
+    else node.setAttribute(key, value === true ? "" : String(value));
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** A select with a label, which `hidden` keeps for screen readers only; options are [value, text] pairs. */
+export function choice(label, options, value, onchange, hidden = false) {
+  const select = el("select", { "aria-label": label, onchange: () => onchange(select.value) },
+    options.map(([key, text]) => el("option", { value: key }, text)));
+  select.value = String(value);
+  return el("label", { class: "field" }, hidden ? "" : `${label} `, select);
+}
+
+/** A toggle button. */
+export function chip(text, pressed, onclick) {
+  return el("button", { class: "chip", type: "button", "aria-pressed": String(pressed), onclick }, text);
+}
+
+let pending = 0;
+/** Announce a reading to screen readers, once the pointer or the keys rest. */
+export function announce(text) {
+  clearTimeout(pending);
+  pending = setTimeout(() => { document.getElementById("live").textContent = text; }, 150);
+}
+
+/** Arrow keys move the focus among the items of a container; Home and End go to the ends. */
+export function rove(container, selector) {
+  container.addEventListener("keydown", (event) => {
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    const items = [...container.querySelectorAll(selector)];
+    const here = items.indexOf(document.activeElement);
+    if (here < 0) return;
+    let next = null;
+    if (event.key in steps) {
+      const rtl = getComputedStyle(items[here]).direction === "rtl" && event.key.length > 9 ? -1 : 1;
+      next = items[here + rtl * steps[event.key]];
+    }
+    if (event.key === "Home") next = items[0];
+    if (event.key === "End") next = items.at(-1);
+    if (next) { event.preventDefault(); next.focus(); }
+  });
+}

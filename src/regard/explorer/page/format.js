@@ -1,0 +1,34 @@
+// Numbers and tokens as people read them.
+
+const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unknown" };
+
+/** A token without its word-boundary mark; special tokens by name. */
+export function token(text) {
+  if (text in NAMES) return NAMES[text];
+  const shown = text.replace(/^[▁Ġ]/u, "");
+  return shown === "" ? "␣" : shown.replaceAll("▁", " ");
+}
+
+export const weight = (w) => (w >= 0.0005 || w === 0 ? w.toFixed(3) : w.toExponential(1));
+export const percent = (p) => (p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %");
+
+/** A probability given as its logarithm. */
+export function probability(logP) {
+  const p = Math.exp(logP);
+  return p >= 0.001 ? p.toFixed(3) : p === 0 ? `e^${logP.toFixed(0)}` : p.toExponential(1);
+}
+
+/** The largest entries of a row, as indices; what remains of the mass is `rest`. */
+export function top(row, count) {
+  const order = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, count).filter((i) => row[i] > 0);
+  const total = row.reduce((sum, w) => sum + w, 0);
+  return { order, rest: Math.max(0, total - order.reduce((sum, i) => sum + row[i], 0)) };
+}
+
+/** One sentence on a row: name: a 0.63 · b 0.11 · rest 0.26. */
+export function reading(name, row, labels, count = 4) {
+  const { order, rest } = top(row, count);
+  const parts = order.map((i) => `${labels[i]} ${weight(row[i])}`);
+  if (rest > 0.0005) parts.push(`rest ${weight(rest)}`);
+  return [name, parts.join(" · ") || "no weight"];
+}

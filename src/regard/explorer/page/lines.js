@@ -1,0 +1,71 @@
+// Two texts with curves between a chosen word and the words that get its weight.
+
+import { el, rove } from "./dom.js";
+import { top } from "./format.js";
+import { alpha } from "./matrix.js";
+
+const SHOWN = 8; // curves per word
+
+/**
+ * The rows (queries) are buttons, the columns (keys) get the weight. `above` puts the columns first, as a
+ * source stands above its translation. `onhover(row)` follows pointer and focus, `onselect(row)` a click.
+ */
+export class Lines {
+  constructor({ rowName, columnName, onhover, onselect, above = true }) {
+    Object.assign(this, { onhover, onselect, rows: [], columns: [], row: -1 });
+    this.svg = el("svg", { "aria-hidden": "true" });
+    this.keys = el("div", { class: "side", role: "list", "aria-label": columnName });
+    this.queries = el("div", { class: "side", role: "group", "aria-label": rowName });
+    const names = [el("p", { class: "side-name" }, columnName), el("p", { class: "side-name" }, rowName)];
+    const gap = el("div", { class: "gap" });
+    const parts = above ? [names[0], this.keys, gap, this.queries, names[1]] : [names[1], this.queries, gap, this.keys, names[0]];
+    this.above = above;
+    this.node = el("div", { class: "lines" }, parts, this.svg);
+    rove(this.queries, "button");
+    new ResizeObserver(() => this.draw()).observe(this.node);
+  }
+
+  show(weights, rows, columns) {
+    const same = rows === this.rows && columns === this.columns;
+    Object.assign(this, { weights, rows, columns });
+    if (!same) {
+      this.keys.replaceChildren(...columns.map((entry) =>
+        el("span", { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" }, entry.text)));
+      this.queries.replaceChildren(...rows.map((entry, i) => el("button", {
+        class: entry.special ? "word special" : "word", type: "button", dir: "auto", "aria-pressed": "false",
+        tabindex: i === Math.max(0, this.row) ? 0 : -1,
+        onpointerenter: () => this.onhover?.(i), onfocus: () => this.onhover?.(i), onclick: () => this.onselect?.(i),
+      }, entry.text)));
+    }
+    this.draw();
+  }
+
+  choose(row) {
+    this.row = row;
+    [...this.queries.children].forEach((button, i) => {
+      button.setAttribute("aria-pressed", String(i === row));
+      button.tabIndex = i === Math.max(0, row) ? 0 : -1;
+    });
+    this.draw();
+  }
+
+  draw() {
+    const keys = [...this.keys.children];
+    for (const key of keys) key.style.background = "";
+    this.svg.replaceChildren();
+    const from = this.queries.children[this.row];
+    if (!from || !this.columns.length) return;
+    const row = this.weights.subarray(this.row * keys.length, (this.row + 1) * keys.length);
+    const box = this.node.getBoundingClientRect(), a = from.getBoundingClientRect();
+    const x = a.left + a.width / 2 - box.left, y = (this.above ? a.top : a.bottom) - box.top;
+    for (const i of top(row, SHOWN).order.reverse()) {
+      if (row[i] < 0.01) continue;
+      keys[i].style.background = `rgb(var(--hot) / ${(alpha(row[i]) * 0.4).toFixed(3)})`;
+      const b = keys[i].getBoundingClientRect();
+      const u = b.left + b.width / 2 - box.left, v = (this.above ? b.bottom : b.top) - box.top;
+      const middle = (y + v) / 2;
+      this.svg.append(el("path", { d: `M${x} ${y}C${x} ${middle} ${u} ${middle} ${u} ${v}`,
+        "stroke-width": (0.8 + 6 * row[i]).toFixed(2), opacity: alpha(row[i]).toFixed(3) }));
+    }
+  }
+}

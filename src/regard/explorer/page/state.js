@@ -1,0 +1,17 @@
+// What the page shows, kept in its address: a link opens the same view of the same text.
+
+const DEFAULTS = { view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all" };
+export const state = { ...DEFAULTS };
+
+export function readAddress() {
+  const query = new URLSearchParams(location.search);
+  for (const key of Object.keys(DEFAULTS)) state[key] = query.get(key) ?? DEFAULTS[key];
+}
+
+export function set(changes) {
+  for (const [key, value] of Object.entries(changes)) state[key] = String(value);
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) if (value !== DEFAULTS[key]) query.set(key, value);
+  const text = query.toString();
+  history.replaceState(null, "", text ? `?${text}` : location.pathname);
+}

@@ -1,0 +1,155 @@
+// Change attention and run the text again: both outputs and their probabilities side by side.
+
+import * as api from "./api.js";
+import { announce, choice, el } from "./dom.js";
+import { percent, probability, reading } from "./format.js";
+import { Matrix } from "./matrix.js";
+import { state } from "./state.js";
+import { entries, merge } from "./words.js";
+
+const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
+
+/** Words of `after` that are not in the longest common subsequence with `before`. */
+export function difference(before, after) {
+  const a = before.split(/\s+/u).filter(Boolean), b = after.split(/\s+/u).filter(Boolean);
+  const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) {
+    for (let j = b.length - 1; j >= 0; j--) {
+      table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+    }
+  }
+  const marked = [];
+  for (let i = 0, j = 0; j < b.length;) {
+    if (i < a.length && a[i] === b[j]) { marked.push([b[j], false]); i++; j++; }
+    else if (i < a.length && table[i + 1][j] >= table[i][j + 1]) i++;
+    else marked.push([b[j++], true]);
+  }
+  return marked;
+}
+
+function words(marked) {
+  return marked.flatMap(([word, changed], i) => [i ? " " : "", changed ? el("ins", {}, word) : word]);
+}
+
+function bars(probabilities) {
+  return el("div", { class: "bars" }, Object.entries(probabilities).slice(0, 6).flatMap(([label, p]) => {
+    const bar = el("i");
+    bar.style.width = `${100 * p}%`;
+    return [el("span", {}, label), el("span", {}, bar), el("span", { class: "num" }, percent(p))];
+  }));
+}
+
+function outcome(name, output, other) {
+  const answer = (...content) => el("p", { class: "answer", dir: "auto" }, ...content);
+  const body = [];
+  if ("probabilities" in output) body.push(answer(output.label || "(no label)"), bars(output.probabilities));
+  else if ("tags" in output) {
+    body.push(answer(...output.words.flatMap((word, i) => [i ? " " : "", word,
+      output.tags[i] === "O" && other.tags[i] === "O" ? "" :
+        el("span", { class: "tag" }, other.tags[i] === output.tags[i] ? output.tags[i] : el("ins", {}, output.tags[i]))])));
+  } else if ("width" in output) body.push(answer(`a vector of ${output.width} numbers`));
+  else body.push(answer(...words(difference(other.text, output.text))));
+  return el("section", {}, el("h3", { class: "dim" }, name), ...body);
+}
+
+function comparison(output) {
+  if ("cosine" in output) return el("p", {}, "cosine of the two vectors ", el("span", { class: "num" }, output.cosine.toFixed(4)));
+  if (!output.comparison) return null;
+  const { original, changed } = output.comparison;
+  const same = original.plain === changed.plain && original.edited === changed.edited;
+  const cell = (logP) => el("td", { class: "num" }, probability(logP));
+  return el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "probability of"), el("th", { scope: "col" }, "attention as it is"), el("th", { scope: "col" }, "attention changed"))),
+    el("tbody", {},
+      el("tr", {}, el("th", { scope: "row" }, same ? "the output" : "the original output"), cell(original.plain), cell(original.edited)),
+      same ? null : el("tr", {}, el("th", { scope: "row" }, "the changed output"), cell(changed.plain), cell(changed.edited))));
+}
+
+/** The changed map before and after: of the changed head, or the mean of all heads. */
+function pictures(before, after, { map: name, head = "mean" }) {
+  return el("div", { class: "pair" }, [before, after].map((run) => {
+    const index = run.maps.findIndex((map) => map.name === name), map = run.maps[index];
+    if (!map) return el("p", { class: "dim" }, "This attention did not run.");
+    const rows = entries(run.sides[map.rowSide], "words").filter((entry) => entry.tokens.every((t) => t < map.rows));
+    const columns = entries(run.sides[map.columnSide], "words");
+    const sub = el("p", { class: "reading dim" });
+    const matrix = new Matrix({ label: run === before ? "Attention as it is" : "Attention changed", onmove: (row) => {
+      const values = matrix.weights.subarray(row * columns.length, (row + 1) * columns.length);
+      const [word, text] = reading(rows[row].text, values, columns.map((c) => c.text), 3);
+      sub.replaceChildren(el("b", { dir: "auto" }, word), ` attends to ${text}`);
+      announce(sub.textContent);
+    } });
+    api.head(run, index, head).then((weights) => matrix.show(merge(weights, map.columns, rows, columns), rows, columns))
+      .catch((error) => { sub.textContent = error.message; });
+    return el("section", {}, sub, matrix.node);
+  }));
+}
+
+export function whatIfView(run, model, { runAgain }) {
+  const cross = run.maps.findLastIndex((map) => map.kind === "cross");
+  const draft = { map: state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : Math.max(cross, 0),
+    head: "all", row: "all", change: "uniform", key: 0 };
+  const changes = [];
+  const form = el("div", { class: "controls" }), list = el("ul", { class: "list" }), result = el("div", { class: "result" });
+  const error = el("p", { class: "error", role: "alert", hidden: true });
+  const tokens = (side) => entries(run.sides[side], "tokens");
+  const name = (map) => `${map.kind} ${map.layer + 1}`;
+
+  function showForm() {
+    const map = run.maps[draft.map];
+    const rows = tokens(map.rowSide).slice(0, map.rows), columns = tokens(map.columnSide);
+    const place = (entry, i) => [String(i), `${i + 1} ${entry.text}`];
+    const update = (key) => (value) => { draft[key] = value; if (key === "map") Object.assign(draft, { map: Number(value), head: "all", row: "all", key: 0 }); showForm(); };
+    form.replaceChildren(
+      choice("attention", run.maps.map((m, i) => [String(i), name(m)]), draft.map, update("map")),
+      ...(map.heads > 1 ? [choice("head", [["all", "all"], ...Array.from({ length: map.heads }, (_, h) => [String(h), String(h + 1)])], draft.head, update("head"))] : []),
+      ...(map.rowsEditable ? [choice("row", [["all", "all"], ...rows.map(place)], draft.row, update("row"))] : []),
+      choice("change", Object.entries(CHANGES), draft.change, update("change"), true),
+      ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),
+      el("button", { class: "primary", type: "button", onclick: add }, "Change and run again"));
+  }
+
+  function add() {
+    const map = run.maps[draft.map], row = draft.row === "all" ? null : Number(draft.row);
+    const parts = [name(map), draft.head === "all" ? null : `head ${Number(draft.head) + 1}`,
+      row === null ? null : `row ${tokens(map.rowSide)[row].text}`,
+      draft.change === "pin" ? `pinned to ${tokens(map.columnSide)[Number(draft.key)].text}` : draft.change];
+    changes.push({ text: parts.filter(Boolean).join(", "), request: { map: map.name, change: draft.change,
+      ...(draft.head === "all" ? {} : { head: Number(draft.head) }), ...(row === null ? {} : { row }),
+      ...(draft.change === "pin" ? { key: Number(draft.key) } : {}) } });
+    decode(true);
+  }
+
+  function showList() {
+    list.replaceChildren(...changes.map((change, i) => el("li", {}, el("span", { dir: "auto" }, change.text),
+      el("button", { type: "button", "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); } }, "×"))));
+  }
+
+  async function decode(added = false) {
+    showList();
+    error.hidden = true;
+    if (!changes.length) { result.replaceChildren(); return; }
+    result.setAttribute("aria-busy", "true");
+    try {
+      const again = await runAgain(changes.map((change) => change.request));
+      const same = JSON.stringify(simple(again.output)) === JSON.stringify(simple(run.output));
+      const left = outcome("attention as it is", run.output, again.output), right = outcome("attention changed", again.output, run.output);
+      result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),
+        ...[comparison(again.output)].filter(Boolean), pictures(run, again, changes.at(-1).request));
+      announce(same ? "The output stays the same." : `The output changes to ${again.output.text ?? again.output.label ?? ""}`);
+    } catch (problem) {
+      if (added) { changes.pop(); showList(); }
+      error.textContent = problem.message;
+      error.hidden = false;
+    }
+    result.removeAttribute("aria-busy");
+  }
+
+  showForm();
+  return el("section", { class: "card" },
+    el("header", {}, el("h2", {}, "What if the model attended elsewhere?"),
+      el("p", { class: "dim" }, "Change attention weights, and the model runs again with them.")),
+    form, list, error, result);
+}
+
+const simple = ({ text, label, tags, vector }) => ({ text, label, tags, vector });

@@ -1,0 +1,25 @@
+// Tokens merged into words: weights are summed over the columns of a word and averaged over its rows.
+
+import { token } from "./format.js";
+
+/** The entries of a side: words, or single tokens. */
+export function entries(side, level) {
+  if (level === "words") {
+    return side.words.map((word) => ({ ...word, text: word.special ? token(word.text) : word.text }));
+  }
+  const special = new Set(side.words.filter((word) => word.special).flatMap((word) => word.tokens));
+  return side.tokens.map((text, i) => ({ text: token(text), tokens: [i], special: special.has(i) }));
+}
+
+/** Merge weights (rows × columns of tokens) into weights between entries. */
+export function merge(weights, columnCount, rows, columns) {
+  const merged = new Float32Array(rows.length * columns.length);
+  rows.forEach((row, r) => {
+    columns.forEach((column, c) => {
+      let sum = 0;
+      for (const t of row.tokens) for (const s of column.tokens) sum += weights[t * columnCount + s];
+      merged[r * columns.length + c] = sum / row.tokens.length;
+    });
+  });
+  return merged;
+}

@@ -1,0 +1,70 @@
+"""Tests of explore.py: a real process, its address, errors in one sentence."""
+
+import json
+import signal
+import subprocess
+import sys
+import webbrowser
+
+import pytest
+import torch
+
+from regard.cli import explore
+from tests.serving.server import Client, write_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+def run(*args):
+    command = [sys.executable, "-m", "regard", *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_page_is_served_until_ctrl_c(folder):
+    command = [sys.executable, "-m", "regard", "explore", str(folder), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("regard: small is at http://127.0.0.1:"), line + process.stderr.read()
+        client = Client(line.split(" is at ")[1].split(" ")[0])
+        assert client.get("/explore/")[0] == 200
+        assert json.loads(client.get("/explore/api/model")[2])["name"] == "small"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_errors_are_one_sentence(tmp_path):
+    code, _, err = run("explore", tmp_path / "none", "--no-browser", "--port", 0)
+    assert code == 2 and "there is no folder" in err and err.count("\n") == 1
+
+
+def test_a_server_with_a_token_has_no_explorer(folder, tmp_path):
+    (tmp_path / "token").write_text("abcdefghijklmnop-1234", encoding="utf-8")
+    code, _, err = run("serve", folder, "--explorer", "--port", 0, "--token-file", tmp_path / "token")
+    assert code == 2 and "--explorer" in err and err.count("\n") == 1
+
+
+def test_a_text_browser_is_not_opened(monkeypatch):
+    opened = []
+
+    class Window(webbrowser.BackgroundBrowser):
+        def open(self, url, new=0, autoraise=True):
+            opened.append(url)
+            return True
+
+    monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("lynx"))
+    explore.open_browser("http://x")
+    assert opened == []
+    monkeypatch.setattr(webbrowser, "get", lambda: Window("firefox"))
+    explore.open_browser("http://x").join(10)
+    assert opened == ["http://x"]

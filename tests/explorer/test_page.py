@@ -1,0 +1,272 @@
+"""Tests of the page in Chromium: typed text, every view, keyboard, hostile text, no request beyond loopback.
+
+The screenshots of docs/explorer.md are written by `python -m tests.explorer.screenshots MODEL`.
+"""
+
+import json
+import re
+import time
+
+import pytest
+import torch
+
+import regard
+from regard.attention import (
+    ALiBi,
+    Causal,
+    Distance,
+    Dot,
+    Hard,
+    ScaledDot,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    Window,
+)
+from regard.explorer.routes import Explorer
+from regard.pipelines.token_words import Words, word_weights
+from regard.serving.generation_service import GenerationService
+from tests.explorer import toy
+from tests.serving.server import running
+
+TEXT = "the red dog sees a house"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return toy.translator(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def address(model):
+    service = GenerationService(model, "toy", workers=1)
+    service.extensions.append(Explorer(service).add_routes)
+    with running(service) as client:
+        yield f"http://127.0.0.1:{client.port}/explore/"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    session, started = toy.browser()
+    yield started
+    started.close()
+    session.stop()
+
+
+@pytest.fixture
+def tab(chromium, address):
+    """A page that fails the test on console errors and on requests to other machines."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page, problems = context.new_page(), []
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: problems.append(str(e)))
+    page.on("dialog", lambda d: (problems.append(f"dialog {d.message}"), d.dismiss()))
+
+    def only_here(route):
+        if route.request.url.startswith(address):
+            route.continue_()
+        else:
+            problems.append(f"request to {route.request.url}")
+            route.abort()
+
+    context.route("**/*", only_here)
+    page.set_default_timeout(10_000)
+    page.expected = []
+    yield page
+    assert [p for p in problems if not any(re.search(e, p) for e in page.expected)] == []
+    context.close()
+
+
+def until(tab, expression, seconds=10):
+    """Wait until a JavaScript expression is true; Playwright's own wait needs eval, which the policy
+    forbids."""
+    end = time.monotonic() + seconds
+    while not tab.evaluate(expression):
+        assert time.monotonic() < end, expression
+        tab.wait_for_timeout(15)
+
+
+def type_text(tab, text):
+    tab.fill("#text", text)
+    tab.press("#text", "Enter")
+    until(tab, "!document.getElementById('go').disabled")
+
+
+def test_the_alignment_of_a_typed_text_has_exact_numbers(tab, model, address):
+    tab.goto(address)
+    type_text(tab, TEXT)
+    tab.wait_for_selector(".lines button.word")
+    assert tab.inner_text("#output .answer") == "der roter hund sieht ein hausboot"
+    words = tab.locator(".lines button.word").all_inner_texts()
+    assert words == ["der", "roter", "hund", "sieht", "ein", "hausboot", "end"]
+    source = tab.locator(".lines span.word").all_inner_texts()
+    assert source == [*TEXT.split(), "end"]
+
+    tab.locator("canvas").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+        tab.keyboard.press(key)
+    expected = float(_word_row(model, 2)[2])
+    reading = tab.inner_text(".reading")
+    assert reading.startswith("hund attends to") and reading.endswith(f"dog: {expected:.3f}")
+    until(tab, "document.getElementById('live').textContent.startsWith('hund, dog')")
+
+    tab.locator(".lines button.word", has_text="sieht").click()
+    assert tab.inner_text(".reading").startswith("sieht attends to")
+    assert "row=3" in tab.url and "text=the+red+dog" in tab.url
+    tab.reload()  # the address holds the state
+    tab.wait_for_selector(".lines button.word[aria-pressed=true]")
+    assert tab.inner_text(".reading").startswith("sieht attends to")
+
+
+def _word_row(model, word):
+    translation = regard.translate(TEXT, model, attention=True)
+    source = Words.of_text(model.source_tokenizer, TEXT)
+    target = Words.of_tokens(model.target_tokenizer, translation.hypotheses[0].tokens)
+    return word_weights(translation.attention.cross(layer=-1), source, target)[word]
+
+
+def test_the_matrix_paints_large_weights_darker(tab, model, address):
+    tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")
+    tab.wait_for_selector(".lines button.word")
+    tab.expected.append("willReadFrequently")  # the pixels are read by this test alone
+    row = _word_row(model, 2)
+    most, least = int(row.argmax()), int(row.argmin())
+    brightness = tab.evaluate(
+        """([row, columns]) => {
+          const canvas = document.querySelector(".matrix canvas");
+          const context = canvas.getContext("2d");
+          const { cell, left, top } = canvas.dataset, middle = (i) => (i + 0.5) * cell;
+          return columns.map((c) => {
+            const [r, g, b] = context.getImageData(+left + middle(c), +top + middle(row), 1, 1).data;
+            return r + g + b;
+          });
+        }""",
+        [2, [most, least]],
+    )
+    assert brightness[0] < brightness[1] - 60
+
+
+def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
+    tab.goto(f"{address}?view=heads&text={TEXT.replace(' ', '+')}")
+    tab.wait_for_selector(".thumb")
+    assert (
+        tab.locator(".thumb").count() == 10
+    )  # two heads × (one encoder layer, two of the decoder, two of cross-attention)
+    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    until(tab, "document.querySelectorAll('h2')[1].textContent.startsWith('Encoder')")
+    assert tab.locator(".lines button.word").count() == 7
+    tab.get_by_role("button", name="decoder", exact=True).click()
+    assert tab.locator(".thumb").count() == 4
+    tab.get_by_role("button", name="tokens", exact=True).click()
+    until(tab, "document.querySelectorAll('.lines button.word').length === 7")
+    tab.locator(".thumb").first.focus()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelectorAll('h2')[1].textContent.endsWith('layer 1, head 2')")
+
+
+def test_changed_attention_changes_the_translation_side_by_side(tab, model, address):
+    tab.goto(f"{address}?view=whatif&text={TEXT.replace(' ', '+')}")
+    tab.get_by_role("combobox", name="attention").select_option(label="cross 1")
+    tab.get_by_role("button", name="Change and run again").click()
+    tab.get_by_role("combobox", name="attention").select_option(label="cross 2")
+    tab.wait_for_selector(".pair .answer")
+    tab.get_by_role("button", name="Change and run again").click()
+    until(
+        tab,
+        "document.querySelectorAll('.list li').length === 2 && !document.querySelector('.result[aria-busy]')",
+    )
+    from regard.attention import Uniform
+
+    with regard.intervene(model, {"decoder.layers.*.cross": Uniform()}):
+        expected = regard.translate(TEXT, model)
+    answers = tab.locator(".pair .answer").all_inner_texts()
+    assert answers == ["der roter hund sieht ein hausboot", str(expected)]
+    assert answers[0] != answers[1] and tab.inner_text(".verdict") == "The output changes."
+    assert tab.locator(".result tbody tr").count() == 2
+
+
+def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
+    text = "<script>alert(1)</script> <img src=x onerror=alert(2)> שלום 世界 😀 &amp;"
+    tab.goto(f"{address}?view=heads")
+    type_text(tab, text)
+    tab.wait_for_selector(".thumb")
+    for view in ("Alignment", "What if", "Heads"):
+        tab.get_by_role("tab", name=view).click()
+    assert tab.locator("main script, main img").count() == 0
+    assert tab.input_value("#text") == text
+    tab.expected.append("422")  # Chromium logs every failed request
+    type_text(tab, "dog " * 600)
+    assert "at most 512" in tab.inner_text("#error")
+    type_text(tab, "   ")
+    assert tab.inner_text("#error") == "Type a text first."
+    type_text(tab, "the red dog")
+    assert tab.locator("#error").is_hidden() and tab.inner_text("#output .answer") == "der roter hund"
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_is_wider_than_the_screen(tab, address, width):
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")
+    for view in ("Alignment", "Heads", "What if", "Mechanism"):
+        tab.get_by_role("tab", name=view).click()
+        tab.wait_for_timeout(60)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width, view
+
+
+def test_tabs_are_reached_by_keyboard(tab, address):
+    tab.goto(address)
+    tab.locator("[role=tab][aria-selected=true]").focus()
+    tab.keyboard.press("ArrowRight")
+    tab.wait_for_selector("[role=tab][aria-selected=true] >> text=Heads")
+    assert tab.evaluate("document.activeElement.textContent") == "Heads"
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_mechanism_runs_without_a_server_and_traces_numbers(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    cell = tab.locator("button.cell[data-stage=weights]").first
+    before = cell.inner_text()
+    tab.get_by_label("q of the, 1").fill("3")
+    assert tab.locator("button.cell[data-stage=weights]").first.inner_text() != before
+    tab.locator("button.cell[data-stage=energies]").first.focus()
+    assert tab.inner_text(".trace").startswith("e[1,1] = q·k / √d = (3.00·0.10 + 0.10·0.20) / √2 = 0.23")
+    assert tab.locator("input.used").count() == 4  # a query and a key
+    tab.get_by_role("combobox", name="mask").select_option("causal")
+    assert tab.locator("button.cell[data-stage=masked]").nth(1).inner_text() == "·"
+    tab.get_by_label("Two to six words").fill("eins zwei")
+    assert tab.locator("button.cell[data-stage=output]").count() == 4
+
+
+ENERGIES = {"scaled dot": ScaledDot(), "dot": Dot(), "distance": Distance()}
+MASKS = {"none": None, "causal": Causal(), "window 1": Window(1, 1)}
+NORMALISERS = {"softmax": Softmax, "sparsemax": Sparsemax, "sigmoid": Sigmoid, "hard": Hard}
+
+
+def test_the_calculus_of_the_page_is_that_of_attend(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    q, k, v = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for energy in ENERGIES:
+        for mask in MASKS:
+            for normaliser, make in NORMALISERS.items():
+                temperature = 2.0 if normaliser == "softmax" else 1.0
+                options = {
+                    "energy": energy,
+                    "mask": mask,
+                    "normaliser": normaliser,
+                    "temperature": temperature,
+                    "slope": 0.00390625,
+                }
+                given = json.dumps({"q": q.tolist(), "k": k.tolist(), "v": v.tolist(), **options})
+                got = tab.evaluate(f"import('./calculus.js').then((m) => m.attend({given}).output)")
+                normalize = make(temperature=temperature) if temperature != 1.0 else make()
+                want = regard.attend(
+                    q[None],
+                    k[None],
+                    v[None],
+                    energy=ENERGIES[energy],
+                    mask=MASKS[mask],
+                    bias=ALiBi(1),
+                    normalize=normalize,
+                )[0]
+                assert torch.allclose(torch.tensor(got, dtype=torch.float64), want, atol=1e-9), options
