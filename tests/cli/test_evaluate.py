@@ -76,6 +76,19 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
     assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5
 
 
+def test_the_cost_of_training_is_device_time_times_rate(regard, model):
+    code, out, _ = regard("evaluate", model, "--rate", "P100", "--json")
+    record = json.loads(out)
+    card = json.loads((model / "model" / "card.json").read_text(encoding="utf-8"))
+    assert code == 0 and record["training_flops"] == card["flops"]
+    assert record["estimated_flops"] == pytest.approx(card["seconds"] * 9.5e12)
+    assert record["utilization"] == pytest.approx(record["training_flops"] / record["estimated_flops"])
+    code, out, _ = regard("evaluate", model, "--rate", "9.5e12")
+    assert code == 0 and "(1 device, 9.50e+12 FLOP/s), utilisation" in out
+    code, _, err = regard("evaluate", model, "--rate", "fast")
+    assert code == 2 and "got 'fast'; known are K80, K40, M40, P100, V100" in err
+
+
 def test_another_system_is_compared_with_both_tests(regard, model, tmp_path):
     (tmp_path / "other.txt").write_text("".join("yes\n" for _ in ROWS), encoding="utf-8")
     code, out, _ = regard("evaluate", model, "--against", "other.txt")

@@ -9,6 +9,8 @@ from regard.evaluation.training_cost import (
     TrainingCost,
     compare_to_wmt14,
     estimated_flops,
+    parse_rate,
+    rate_of_device,
     table,
 )
 
@@ -100,3 +102,34 @@ def test_invalid_times_and_rates_are_errors():
         estimated_flops(0, 8, 9.5e12)
     with pytest.raises(OptionError, match="rate must be a positive number, got inf"):
         estimated_flops(1, 8, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("device", "rate"),
+    [
+        ("Tesla P100-PCIE-16GB", 9.5e12),
+        ("Tesla V100-SXM2-16GB", 125e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("x86_64, 1 threads", None),
+        ("None", None),
+    ],
+)
+def test_a_device_is_found_by_the_name_that_torch_gives_it(device, rate):
+    assert rate_of_device(device) == rate
+
+
+def test_a_rate_is_a_number_or_a_device():
+    assert parse_rate("9.5e12") == parse_rate("P100") == parse_rate("p100") == 9.5e12
+    for text, says in (
+        ("fast", "or a device, got 'fast'; known are K80"),
+        ("-1", "positive"),
+        ("inf", "positive"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            parse_rate(text)

@@ -29,6 +29,17 @@ def test_transformer_base_and_big_have_the_published_sizes():
     assert count({"dim": 1024, "encoder": big, "decoder": big}, 37000) == 214_245_376
 
 
+def test_no_vocabulary_gives_both_sizes_of_the_paper():
+    """Vaswani et al. print 65 and 213 million; a row of the one shared table is `dim` parameters."""
+    sizes = {512: (63_082_496, 65e6), 1024: (214_245_376, 213e6)}
+    rows = {
+        dim: [37000 + (published + half - ours) / dim for half in (-5e5, 5e5)]  # the paper rounds
+        for dim, (ours, published) in sizes.items()
+    }
+    assert [round(n, -2) for n in rows[512]] == [39_800, 41_700]
+    assert [round(n, -2) for n in rows[1024]] == [35_300, 36_300]
+
+
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_word_by_word_equals_all_at_once_and_padding_changes_nothing(encoder, decoder):
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).eval(), make_batch()

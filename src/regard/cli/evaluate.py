@@ -14,6 +14,7 @@ from regard.cli.runs import duration
 
 if TYPE_CHECKING:
     from regard.evaluation.evaluate import Evaluation
+    from regard.evaluation.training_cost import TrainingCost
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ class OutputOptions(OptionGroup):
             "--cost-table", help="Translators: compare the training cost with published models of WMT-2014."
         ),
     ] = False
+    rate: Annotated[
+        str | None,
+        option(
+            metavar="FLOPS|DEVICE",
+            help="Sustained FLOP/s of the training device, or its name (P100, H200): training cost as device "
+            "time × rate, and utilisation.",
+        ),
+    ] = None
     output: Annotated[
         Path | None,
         option(
@@ -109,15 +118,17 @@ def command(
 
         regard evaluate runs/small --against runs/base    # significance of the difference
     """
-    from regard.evaluation.evaluate import evaluate
+    from regard.evaluation.evaluate import evaluate, training_cost
+    from regard.evaluation.training_cost import parse_rate
     from regard.models.folder import load
     from regard.training.distributed import pick_device
 
     check_folders(output.plot, output.output)
     other = _other_system(against, device)
     loaded: Any = load(model, pick_device(device))
-    if output.cost_table:
-        _check_cost(loaded, model)
+    rate = None if output.rate is None else parse_rate(output.rate)
+    if output.cost_table or rate is not None:
+        _check_cost(loaded, model, output)
     result = evaluate(
         loaded,
         data.section(loaded.card),
@@ -132,7 +143,7 @@ def command(
     if result.comparison is not None:
         result.comparison = replace(result.comparison, name=str(against))
     _write_files(result, output, model.name)
-    _print(result, output, loaded.card)
+    _print(result, output, training_cost(loaded.card, result, rate))
 
 
 def _other_system(against: Path | None, device: str) -> Any:
@@ -155,36 +166,44 @@ def _write_files(result: Evaluation, options: OutputOptions, name: str) -> None:
         plot({name: result.lengths}, options.plot)
 
 
-def _check_cost(model: Any, folder: Path) -> None:
-    """Raise OptionError if --cost-table does not apply to the model."""
+def _check_cost(model: Any, folder: Path, options: OutputOptions) -> None:
+    """Raise OptionError if --cost-table or --rate does not apply to the model."""
     from regard.errors import OptionError
 
-    if model.kind != "translator":
+    if options.cost_table and model.kind != "translator":
         raise OptionError(f"--cost-table compares translators, and this model is {model.what}; leave it out")
     if not (model.card.get("flops") and model.card.get("seconds")):
         raise OptionError(
-            f"--cost-table needs the training FLOPs, and the card of {folder} does not have them; leave it "
-            "out"
+            f"{'--cost-table' if options.cost_table else '--rate'} needs the training FLOPs, and the card of "
+            f"{folder} does not have them; leave it out"
         )
 
 
-def _print_cost(cost: Any, with_table: bool) -> None:
+def _print_cost(cost: TrainingCost | None, with_table: bool) -> None:
     from regard.evaluation.training_cost import table
 
     if cost is None:
         return
     print(f"\ntrained with {cost.flops:.1e} FLOPs in {duration(cost.hours * 3600)}")
+    if cost.rate is not None:
+        devices = "1 device" if cost.devices == 1 else f"{cost.devices} devices"
+        print(
+            f"device time × rate: {cost.estimated_flops:.1e} FLOPs ({devices}, {cost.rate:.2e} FLOP/s), "
+            f"utilisation {cost.utilization:.1%}"
+        )
     if with_table:
         print("published models on WMT-2014; costs compare, BLEU on other data does not")
         print(table(cost))
 
 
-def _print(result: Evaluation, options: OutputOptions, card: dict[str, Any]) -> None:
-    from regard.evaluation.evaluate import training_cost
-
-    cost = training_cost(card, result)
+def _print(result: Evaluation, options: OutputOptions, cost: TrainingCost | None) -> None:
     if options.as_json:
-        record = result.as_dict() | {"training_flops": cost and cost.flops}
+        names = {
+            "training_flops": "flops",
+            "estimated_flops": "estimated_flops",
+            "utilization": "utilization",
+        }
+        record = result.as_dict() | {key: cost and getattr(cost, name) for key, name in names.items()}
         print(json.dumps(record, ensure_ascii=False, indent=2))
     else:
         _print_scores(result)

@@ -15,7 +15,7 @@ from regard.data.row_formats import row_format_of
 from regard.data.text_files import aligned_lines
 from regard.errors import DataError, OptionError
 from regard.evaluation.evaluators import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
-from regard.evaluation.training_cost import TrainingCost
+from regard.evaluation.training_cost import TrainingCost, rate_of_device
 
 __all__ = [
     "Evaluation",
@@ -132,8 +132,11 @@ def _target_language(data: dict[str, Any]) -> str | None:
     return languages[1] if len(languages) == 2 else None
 
 
-def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
-    """Training cost from the model's card, for comparison with Schmidt-Thieme's table; None if unknown."""
+def training_cost(card: dict[str, Any], result: Evaluation, rate: float | None = None) -> TrainingCost | None:
+    """Training cost from the model's card, for comparison with Schmidt-Thieme's table; None if unknown.
+
+    `rate`: sustained FLOP/s of a device; None: that of the card's device, if a table has it.
+    """
     if not card.get("flops") or not card.get("seconds"):
         return None
     task = f"{result.data} {result.split}"
@@ -143,6 +146,7 @@ def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | No
         card["flops"],
         card["seconds"] / 3600,
         card.get("processes", 1),
+        rate=rate_of_device(str(card.get("device"))) if rate is None else rate,
         bleu=result.bleu,
     )
 

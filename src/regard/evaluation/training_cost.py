@@ -9,6 +9,7 @@ the rate.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,22 @@ from regard.errors import OptionError
 
 # Sustained single-precision FLOP/s assumed by Vaswani et al. 2017.
 RATES = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+# Peak FLOP/s of the vendors' data sheets, matrix products in half precision (bfloat16 where there is) without
+# sparsity. No run sustains them: utilisation by these is "model FLOPs utilisation".
+PEAK_RATES = {
+    "V100": 125e12,
+    "T4": 65e12,
+    "RTX 3090": 71e12,
+    "A100": 312e12,
+    "RTX 4090": 165e12,
+    "L4": 121e12,
+    "L40S": 362e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+    "MI300X": 1307e12,
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,31 @@ def estimated_flops(hours: float, devices: int, rate: float) -> float:
         if not 0 < value < math.inf:
             raise OptionError(f"{name} must be a positive number, got {value!r}")
     return hours * 3600 * devices * rate
+
+
+def rate_of_device(device: str) -> float | None:
+    """FLOP/s of a device by its name, such as "NVIDIA H200"; None for devices that the tables do not have."""
+    for name, rate in (PEAK_RATES | RATES).items():
+        if re.search(rf"\b{name}\b", device, re.IGNORECASE):
+            return rate
+    return None
+
+
+def parse_rate(text: str) -> float:
+    """FLOP/s from a number ("9.5e12") or the name of a device ("P100", "H200")."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = rate_of_device(text)
+        if rate is None:
+            names = ", ".join(RATES | PEAK_RATES)
+            raise OptionError(
+                f"the rate must be a number of FLOP/s, such as 9.5e12, or a device, got {text!r}; known are "
+                f"{names}"
+            ) from None
+    if not 0 < rate < math.inf:
+        raise OptionError(f"the rate must be a positive number of FLOP/s, got {text!r}")
+    return rate
 
 
 @dataclass(frozen=True)
@@ -100,7 +142,7 @@ def compare_to_wmt14(*runs: TrainingCost) -> list[dict[str, Any]]:
 
 
 def table(*runs: TrainingCost) -> str:
-    """`beside_wmt` as text."""
+    """`compare_to_wmt14` as text."""
     lines = [("model", "task", "BLEU", "FLOPs", "time × rate", "utilization")]
     for row in compare_to_wmt14(*runs):
         numbers = (
