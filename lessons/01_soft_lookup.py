@@ -11,6 +11,7 @@ import itertools
 import torch
 
 import regard
+from regard.attention import lookup_path
 from regard.lessons import expect, show
 from regard.pictures import LineChart, MatrixPicture
 
@@ -104,34 +105,28 @@ assert names[by_distance.argmax()] == "date of birth" and names[by_dot.argmax()]
 
 # %% [markdown]
 # ## Records inside records
-# The lecture's JSON example has an address inside the person. A path such as address → city is then one lookup per level: the value found first is
-# the dictionary of the second. In the soft form a leaf gets the product of the weights along its path, and all leaves together still sum to 1.
+# The lecture's JSON example has an address and phone numbers inside the person. A path such as address → city is one lookup per level: the value found first is the dictionary of the second.
+# In the soft form an entry gets the product of the weights along its path, and all of them together still sum to 1.
 
 # %%
 person = {
     "first name": "John",
     "age": "27",
-    "address": {"street": "21 2nd Street", "city": "New York", "postal code": "10021-3100"},
+    "address": {"street address": "21 2nd Street", "city": "New York", "postal code": "10021-3100"},
     "phone numbers": {"home": "212 555-1234", "fax": "646 555-4567"},
 }
-
-
-def leaves(tree: dict, path: list[str], temperature: float) -> dict[str, float]:
-    """The weight of every leaf of a record for a path of queries."""
-    level = torch.stack([embed(name) for name in tree])
-    found = regard.lookup(embed(path[0])[None], level, torch.eye(len(tree)), temperature=temperature)[0]
-    result = {}
-    for (_name, value), weight in zip(tree.items(), found.tolist(), strict=True):
-        inner = leaves(value, path[1:] or path, temperature) if isinstance(value, dict) else {value: 1.0}
-        result |= {leaf: weight * share for leaf, share in inner.items()}
-    return result
-
-
-answer = leaves(person, ["adress", "citty"], temperature=0.2)
-for leaf, weight in sorted(answer.items(), key=lambda item: -item[1])[:3]:
-    print(f"{leaf:16} {weight:.3f}")
-assert max(answer, key=answer.__getitem__) == "New York"
-expect("sum over all leaves", sum(answer.values()), 1.0, within=1e-4, source="weights of a softmax sum to 1")
+hard = lookup_path(["address", "city"], person, embed)
+soft = lookup_path(["adress", "citty"], person, embed, temperature=0.3)  # two typing errors
+for path, weight in soft.items():
+    print(f"{' → '.join(path):26} hard {hard[path]:.0f}   soft {weight:.3f}")
+assert hard["address", "city"] == 1 and max(soft, key=lambda path: soft[path]) == ("address", "city")
+expect(
+    "sum over all entries",
+    float(sum(soft.values())),
+    1.0,
+    within=1e-4,
+    source="weights of a softmax sum to 1",
+)
 
 # %% [markdown]
 # ## Exercises

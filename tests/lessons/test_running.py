@@ -75,7 +75,7 @@ def test_the_size_outside_of_a_run_is_that_of_the_environment(monkeypatch):
 
 def test_expect_prints_both_numbers_and_fails_beyond_the_tolerance(capsys):
     expect("a half", 0.51, 0.5, within=0.02, source="a paper")
-    assert capsys.readouterr().out == "a half: 0.51 (a paper: 0.5, here within 0.02)\n"
+    assert capsys.readouterr().out == "a half: 0.51 (expected 0.5 ± 0.02: a paper)\n"
     for value in (0.53, float("nan")):
         with pytest.raises(AssertionError, match="a half"):
             expect("a half", value, 0.5, within=0.02, source="a paper")

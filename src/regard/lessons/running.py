@@ -41,10 +41,16 @@ def expect(what: str, value: float, target: float, *, within: float, source: str
     """Print a number beside the one that the source has; an AssertionError if they are further apart.
 
     >>> regard.lessons.expect("one half", 0.501, 0.5, within=0.01, source="arithmetic")
-    one half: 0.501 (arithmetic: 0.5, here within 0.01)
+    one half: 0.501 (expected 0.5 ± 0.01: arithmetic)
     """
-    print(f"{what}: {value:.4g} ({source}: {target:.4g}, here within {within:g})")
+    tolerance = f"± {within:g}" if within else "exactly"
+    print(f"{what}: {_number(value)} (expected {_number(target)} {tolerance}: {source})")
     assert abs(value - target) <= within, f"{what} is {value:.6g}, expected {target:.6g} ± {within:g}"
+
+
+def _number(value: float) -> str:
+    """Four digits; large integers in full."""
+    return f"{int(value):,}" if abs(value) >= 1e4 and value == int(value) else f"{value:.4g}"
 
 
 def show(picture: Picture, caption: str = "") -> None:
