@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import regard.data
 from regard.arguments import one_of
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
@@ -19,7 +18,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 def sentences(language: str = "en") -> list[str]:
     """The English ("en") or German ("de") sentences of the sample, in a fixed random order."""
     one_of("language", language, ("en", "de"))
-    path = Path(regard.data.__file__).parent / "samples" / "tatoeba-sample.tsv.xz"
+    path = Path(__file__).parents[1] / "data" / "samples" / "tatoeba-sample.tsv.xz"
     column = 0 if language == "en" else 1
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         rows = [line.rstrip("\n").split("\t")[column] for line in lines]
