@@ -8,11 +8,10 @@
 # in every head)". Schmidt-Thieme's table and table 1 of Vaswani et al. (2017) give the counts.
 
 # %%
-import time
-
 import torch
 
 from regard.evaluation import cost
+from regard.evaluation.layer_time import milliseconds
 from regard.layers import MultiHead, Recurrence
 from regard.lessons import by_size, expect, show
 from regard.pictures import LineChart
@@ -78,26 +77,18 @@ show(LineChart(steps, "Sequential steps of one layer", "length T", "steps", log_
 
 # %% [markdown]
 # ## The time
-# Measured here, for one sequence, as the best of some runs. Seconds depend on the machine, so nothing is asserted about
+# Measured here, for one sequence, as the median of some runs. Seconds depend on the machine, so nothing is asserted about
 # them.
 
 
 # %%
-def milliseconds(layer: torch.nn.Module, length: int, device: str) -> float:
-    layer, x = layer.to(device), torch.randn(1, length, DIM, device=device)
-    times = []
-    with torch.inference_mode():
-        for _ in range(by_size(full=10, small=3)):
-            start = time.perf_counter()
-            layer(x).sum().item()  # item waits for a GPU
-            times.append(time.perf_counter() - start)
-    return 1e3 * min(times)
-
-
 def measure(device: str) -> None:
     layers = {"LSTM": recurrence, "attention": attention}
-    milliseconds(attention, 16, device)  # the first call loads kernels
-    series = {name: [(T, milliseconds(layer, T, device)) for T in LENGTHS] for name, layer in layers.items()}
+    runs = by_size(full=15, small=3)
+    series = {
+        name: [(T, milliseconds(layer.to(device), T, DIM, runs)) for T in LENGTHS]
+        for name, layer in layers.items()
+    }
     for (T, slow), (_, fast) in zip(*series.values(), strict=True):
         print(
             f"{device}  T = {T:5}   LSTM {slow:8.3f} ms   attention {fast:8.3f} ms   ratio {slow / fast:6.1f}"
@@ -111,10 +102,11 @@ for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
 
 # %% [markdown]
 # ## What to see in it
-# On a CPU, with few cores, the gain is bounded: T small products become three large ones, which a core does at a better rate. For
-# long inputs the T² part takes over and the two curves come together or cross.
+# On one CPU thread nothing runs side by side, and attention can still be faster: T small products become three large ones, which a core
+# computes at a better rate. From T = 2.5 M = 160 on it does more arithmetic; the T² part takes over, and for long inputs the LSTM wins.
 #
 # A GPU has thousands of units, which a loop of small products leaves idle. If this machine has one, the cell above has measured it too.
+# `regard cost --lengths 64,256,1024 --device cuda` measures other layers and sizes.
 
 # %% [markdown]
 # ## What this does not say

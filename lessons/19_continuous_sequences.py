@@ -100,7 +100,7 @@ def accuracy(model: nn.Module, x: torch.Tensor, label: torch.Tensor) -> float:
 # %% [markdown]
 # ## With and without order
 # A falling tone is a rising one played backwards: the same frames in another order. Without PE the model cannot tell them apart, however long it
-# trains: its accuracy is that of a coin. That is a prediction, not a measurement.
+# trains: its accuracy must be that of a coin. We test on every recording forwards and, with the other label, backwards.
 
 # %%
 STEPS = by_size(full=600, small=100)
@@ -116,23 +116,21 @@ for position in ("none", "sinusoidal"):
     ]
 show(LineChart(curves, "Rising or falling?", "training step", "cross-entropy (coin: 0.69)"))
 
-blind = accuracy(models["none"], test_x, test_y)
-ordered = accuracy(models["sinusoidal"], test_x, test_y)
-expect("accuracy without positions", blind, 0.5, within=0.06, source="a coin")
+both_x = torch.cat([test_x, test_x.flip(1)])  # every recording, and the same one backwards
+both_y = torch.cat([test_y, 1 - test_y])
+blind = accuracy(models["none"], both_x, both_y)
+ordered = accuracy(models["sinusoidal"], both_x, both_y)
+expect("accuracy without positions", blind, 0.5, within=0.01, source="one of each pair must be wrong")
 expect("accuracy with positions", ordered, 1.0, within=0.1, source="the tone is 5 times as loud as the noise")
 
 # %% [markdown]
-# The prediction holds exactly, for every single recording: played backwards it gets the same scores.
+# The model without positions gives a recording and its reverse the same scores, so exactly one of the two is right.
 
 # %%
 with torch.no_grad():
     forwards, backwards = (models["none"](x) for x in (test_x[:100], test_x[:100].flip(1)))
-    print(
-        f"without positions, largest difference when played backwards: {float((forwards - backwards).abs().max()):.1e}"
-    )
-    assert torch.allclose(forwards, backwards, atol=1e-4)
-flipped = accuracy(models["sinusoidal"], test_x.flip(1), 1 - test_y)
-print(f"with positions, backwards recordings of the other class: accuracy {flipped:.2f}")
+print(f"largest difference when played backwards: {float((forwards - backwards).abs().max()):.1e}")
+assert torch.allclose(forwards, backwards, atol=1e-4)
 
 # %% [markdown]
 # ## Where it listens
@@ -152,8 +150,8 @@ assert inside > 0.4
 
 # %% [markdown]
 # ## A small real set
-# scikit-learn has 1797 handwritten digits of 8 × 8 pixels. Read a digit as 8 rows: a sequence of T = 8 frames with 8 channels. Published results on this split
-# are near 0.97 (scikit-learn's own example: a support vector machine, half for training, 0.97).
+# scikit-learn has 1797 handwritten digits of 8 × 8 pixels. Read a digit as 8 rows: a sequence of T = 8 frames with 8 channels. scikit-learn's own
+# example, a support vector machine trained on the first half, has an accuracy of 0.97 on the second. Our one layer stays below that.
 
 # %%
 if importlib.util.find_spec("sklearn"):
@@ -166,7 +164,7 @@ if importlib.util.find_spec("sklearn"):
     reader = FrameClassifier("sinusoidal", channels=8, labels=10)
     train(reader, images[:half], names[:half], by_size(full=1500, small=100))
     found = accuracy(reader, images[half:], names[half:])
-    tolerance = by_size(full=0.06, small=0.4)
+    tolerance = by_size(full=0.1, small=0.4)
     expect(
         "accuracy on the second half", found, 0.97, within=tolerance, source="scikit-learn's example, an SVM"
     )

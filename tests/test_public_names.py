@@ -41,12 +41,13 @@ SUBPACKAGES = {
         ShapeError
     """,
     "evaluation": """
-        Comparison Cost Draws FaithfulnessResult LanguageScores MEASURES MeasureOptions MetricComparison
-        PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length classification
+        Comparison Cost Draws FaithfulnessResult LanguageScores LayerTime MEASURES MeasureOptions
+        MetricComparison PropertyResult RATES TimesByLength TrainingCost bleu_by_length brevity_penalty
+        by_length classification
         compare_labels compare_statistics compare_tags compare_translations corpus_bleu cost count_text
         diagnostic_mlp
         estimated_flops faithfulness is_equivariant is_separable ngrams precision seed_variance
-        sentence_bleu tagging_scores training_cost translation_scores
+        sentence_bleu tagging_scores time_by_length training_cost translation_scores
     """,
     "huggingface": "register",
     "interactions": """

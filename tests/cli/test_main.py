@@ -72,6 +72,15 @@ def test_cost_prints_quoted_counted_and_measured_numbers():
     assert "only for K > 3" in out.replace("\n", " ")
 
 
+def test_cost_by_length_prints_and_draws_times(tmp_path):
+    picture = tmp_path / "times.svg"
+    args = ("cost", "--lengths", "8,16", "-M", "8", "-K", "4", "--repeat", "1", "--picture", str(picture))
+    code, out, err = run(*args)
+    assert code == 0, err
+    assert "recurrence" in out and "restricted" in out
+    assert "Time of one layer, M = 8" in picture.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_demo_learns_to_reverse_and_shows_its_attention():
     code, out, err = run("demo", "regard", "--train", "--steps", "400", "--no-translator")
@@ -87,6 +96,9 @@ def test_demo_learns_to_reverse_and_shows_its_attention():
         (("cost", "-T", "1"), "-T"),
         (("cots",), "cots"),
         (("cost", "--dim", "x"), "--dim"),
+        (("cost", "--lengths", "8,x"), "got 'x'"),
+        (("cost", "--picture", "times.svg"), "add --lengths"),
+        (("cost", "--lengths", "8", "--picture", "times.txt"), "ends in .svg"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_two(args, says):

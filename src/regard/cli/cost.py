@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regard.errors import OptionError
+
+MAX_LENGTH = 16384
+
 
 def command(
-    T: Annotated[int, typer.Option("--length", "-T", min=2, max=16384, help="Sequence length T.")] = 512,
+    T: Annotated[int, typer.Option("--length", "-T", min=2, max=MAX_LENGTH, help="Sequence length T.")] = 512,
     dim: Annotated[
         int, typer.Option("--dim", "-M", min=1, max=4096, help="Width M of the input and of every layer.")
     ] = 64,
@@ -17,22 +21,40 @@ def command(
         int, typer.Option("--window", "-K", min=1, max=4096, help="Kernel size and window size K.")
     ] = 16,
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each layer; the median is shown.")] = 9,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="T,T,…", help="Time the layers at these lengths, instead of the comparison."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --lengths: draw the times (.svg, .html, .png or .pdf)."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --lengths: auto, cpu or cuda.")] = "cpu",
 ) -> None:
     """Compare convolution, recurrence, attention and restricted attention.
 
     For each layer: parameters, multiply-adds per sequence, path length and sequential steps, as quoted by
-    Schmidt-Thieme and
-    as counted from the layer, and the time of one forward pass on this machine.
+    Schmidt-Thieme and as counted from the layer, and the time of one forward pass on this machine. With
+    --lengths: the time of each layer by length, and recurrence / attention.
 
-    Example:
+    Examples:
 
         regard cost -T 512 -M 64 -K 16
+
+        regard cost --lengths 16,64,256,1024 --picture times.svg
     """
+    if lengths is not None:
+        _print_times(lengths, dim, window, repeat, picture, device)
+        return
+    if picture is not None or device != "cpu":
+        option = "--picture" if picture is not None else "--device"
+        raise OptionError(f"{option} is for times by length; add --lengths, or leave {option} out")
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
     from regard.evaluation.layer_cost import comparison, cost
+    from regard.evaluation.layer_time import milliseconds
 
     console = Console()
     table = Table(title=f"T = {T}, M = {dim}, K = {window}", title_justify="left")
@@ -55,7 +77,7 @@ def command(
                     else "1"
                 )
                 measured = (
-                    f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if quantity == "operations" else ""
+                    f"{milliseconds(row.layer, T, dim, repeat):.2f} ms" if quantity == "operations" else ""
                 )
                 table.add_row(
                     row.name if i == 0 else "", quantity, quoted, f"{number:,}", measured, end_section=i == 3
@@ -65,18 +87,42 @@ def command(
         console.print(f"• {line}", highlight=False)
 
 
-def _milliseconds(layer, T: int, dim: int, repeat: int) -> float:  # noqa: ANN001
-    import torch
+def _print_times(lengths: str, dim: int, window: int, repeat: int, picture: Path | None, device: str) -> None:
+    """Print a table of times by length; draw them if a file is named."""
+    from rich.console import Console
+    from rich.table import Table
 
-    x = torch.randn(1, T, dim)
-    times = []
-    with torch.no_grad():
-        layer(x)
-        for _ in range(repeat):
-            start = time.perf_counter()
-            layer(x)
-            times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2] * 1000
+    from regard.cli.jobs import report
+    from regard.evaluation.layer_time import time_by_length
+    from regard.pictures.picture import check_picture_path
+    from regard.training.distributed import pick_device
+
+    path = None if picture is None else check_picture_path(picture)
+    numbers = _parse_lengths(lengths)
+    times = time_by_length(numbers, dim, window, repeat=repeat, device=pick_device(device))
+    table = Table(
+        title=f"milliseconds per layer, M = {dim}, K = {window}, {times.device}", title_justify="left"
+    )
+    for name in ("T", *times.layers, "recurrence / attention"):
+        table.add_column(name, justify="right")
+    for T in dict.fromkeys(numbers):
+        cells = (f"{times.at(layer, T).milliseconds:.3f}" for layer in times.layers)
+        table.add_row(f"{T:,}", *cells, f"{times.ratio(T):.1f}")
+    Console().print(table)
+    if path is not None:
+        report(f"drawn in {times.chart().save(path)}")
+
+
+def _parse_lengths(text: str) -> list[int]:
+    """Numbers separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part.isdecimal() or not 2 <= int(part) <= MAX_LENGTH:
+            raise OptionError(
+                f"--lengths takes numbers from 2 to {MAX_LENGTH} separated by commas, such as 16,64,256; "
+                f"got {part!r}"
+            )
+    return [int(part) for part in parts]
 
 
 def _differences(T: int, K: int, conv, recurrent, full, band) -> list[str]:  # noqa: ANN001

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from regard.evaluation.explanation.measures import MEASURES, MeasureOptions
     from regard.evaluation.explanation.seed_variance import seed_variance
     from regard.evaluation.layer_cost import Cost, cost
+    from regard.evaluation.layer_time import LayerTime, TimesByLength, time_by_length
     from regard.evaluation.perplexity import LanguageScores, count_text
     from regard.evaluation.properties import PropertyResult, is_equivariant, is_separable
     from regard.evaluation.significance import (
@@ -40,9 +41,11 @@ __all__ = [
     "Draws",
     "FaithfulnessResult",
     "LanguageScores",
+    "LayerTime",
     "MeasureOptions",
     "MetricComparison",
     "PropertyResult",
+    "TimesByLength",
     "TrainingCost",
     "bleu_by_length",
     "brevity_penalty",
@@ -65,6 +68,7 @@ __all__ = [
     "seed_variance",
     "sentence_bleu",
     "tagging_scores",
+    "time_by_length",
     "training_cost",
     "translation_scores",
 ]
@@ -79,6 +83,9 @@ __getattr__ = exported(
         "compare_tags": "significance",
         "compare_translations": "significance",
         "Cost": "layer_cost",
+        "LayerTime": "layer_time",
+        "TimesByLength": "layer_time",
+        "time_by_length": "layer_time",
         "FaithfulnessResult": "explanation.faithfulness",
         "MEASURES": "explanation.measures",
         "MeasureOptions": "explanation.measures",
