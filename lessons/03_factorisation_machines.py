@@ -57,10 +57,10 @@ expect(
 names = [f"x{m}" for m in range(M)]
 show(
     MatrixPicture(
-        (W + W.T) / 2,
+        (W + W.T).abs() / 2,
         names,
         names,
-        title="Interactions found by least squares",
+        title="Size of the interactions found by least squares",
         row_title="m",
         column_title="m′",
     )

@@ -128,7 +128,7 @@ def train(position: nn.Module) -> tuple[float, list[tuple[float, float]]]:
     torch.manual_seed(2)
     model, curve = Reader(position), []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    for step in range(by_size(full=600, small=200)):
+    for step in range(by_size(full=300, small=120)):
         tokens, first = sequences(64)
         loss = nn.functional.cross_entropy(model(tokens), first)
         optimizer.zero_grad()

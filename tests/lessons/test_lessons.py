@@ -46,6 +46,24 @@ def test_the_page_of_a_lesson_is_current(lesson):
     assert f"lessons/{lesson.name}.md\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
+def test_a_page_has_outputs_and_pictures_and_replaces_those_of_an_earlier_run(tmp_path, capsys):
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "01-soft-lookup-9.svg").write_text("old", encoding="utf-8")
+    (tmp_path / "lessons.md").write_text("Above\n\n| # | old |\n|---|---|\n\nBelow\n", encoding="utf-8")
+    assert main(["pages", str(tmp_path), "1"]) == 0
+    text = (tmp_path / "lessons" / "01-soft-lookup.md").read_text(encoding="utf-8")
+    assert "```text\nMay 5th 2000\n```" in text
+    assert without_results(text) == page(LESSONS[0]) != text
+    names = [path.name for path in sorted((tmp_path / "lessons").glob("*.svg"))]
+    assert names == ["01-soft-lookup-1.svg", "01-soft-lookup-2.svg"]
+    assert (tmp_path / "lessons.md").read_text(encoding="utf-8") == f"Above\n\n{table()}\n\nBelow\n"
+
+
+def test_a_wrong_call_prints_the_usage(capsys):
+    assert main(["page"]) == 2
+    assert "python -m regard.lessons pages docs" in capsys.readouterr().err
+
+
 def test_the_list_of_lessons_is_current():
     assert table() in (DOCS / "lessons.md").read_text(encoding="utf-8")
 

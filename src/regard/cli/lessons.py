@@ -101,9 +101,9 @@ def _run(chosen: str, size: str, folder: Path | None) -> None:
     for lesson in lessons:
         print(f"Lesson {lesson.number}: {lesson.title}", flush=True)
         result = run_lesson(lesson, size, echo=True)
-        for cell in result.cells.values() if folder is not None else ():
-            for picture, caption in cell.pictures:
-                print(f"[picture: {caption}: {save_numbered(picture, folder, lesson.name)}]")
+        for picture, caption in (shown for cell in result.cells.values() for shown in cell.pictures):
+            saved = f": {save_numbered(picture, folder, lesson.name)}" if folder is not None else ""
+            print(f"[picture: {caption}{saved}]")
         if result.error:
             failed.append(str(lesson.number))
             print(f"failed at {result.error}\n", flush=True)
