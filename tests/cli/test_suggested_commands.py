@@ -22,6 +22,7 @@ SAFE = {
     "KINDS[model_kind].example",
     "self.name",
     "known.name",
+    "lesson.number",
     "run",
     "usage.format(run=run)",
 }  # no path, or for_shell before

@@ -216,7 +216,7 @@ def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained,
     [
         (["nowhere"], ("there is no folder nowhere",)),
         (["MODEL", "--data", "nowhere.en", "--data", "nowhere.de"], ("no file", "nowhere.en")),
-        (["MODEL", "--split", "dev"], ("no part 'dev'",)),
+        (["MODEL", "--split", "dev"], ("no split 'dev'",)),
         (["MODEL", "--output", "no/where.txt"], ("no/where.txt", "folder")),
         (["MODEL", "--device", "tpu"], ("tpu", "auto, cpu or cuda")),
     ],

@@ -209,10 +209,11 @@ def _states(console: Console, corpus: NamedCorpus, files: list) -> None:
 def _how_to_get(corpus: NamedCorpus) -> str:
     """Return the end of the sentence before the file names."""
     from regard.data.download import megabytes
+    from regard.errors import for_shell
 
     if corpus.by_hand:
         return f"{corpus.by_hand}. Put them into the folder above, plain, .gz or .xz:"
-    fetch = f"`regard data get {corpus.name}` downloads them ({megabytes(corpus.downloads)})"
+    fetch = f"`regard data get {for_shell(corpus.name)}` downloads them ({megabytes(corpus.downloads)})"
     return f"{fetch}, or put them into the folder above, plain, .gz or .xz:"
 
 

@@ -73,7 +73,7 @@ def _list(console: Console) -> None:
         table.add_row(str(lesson.number), lesson.title, lesson.summary)
     console.print(table)
     console.print(
-        f"\nregard lessons 1 shows a lesson, --run 1 runs it; the scripts are in {lessons_folder()}"
+        f"\n`regard lessons 1` shows a lesson, --run 1 runs it; the scripts are in {lessons_folder()}"
     )
 
 
@@ -121,7 +121,7 @@ def _check(words: list[str]) -> None:
     from regard.lessons.scripts import find_lesson
 
     if len(words) != 2:
-        raise OptionError("check takes the number of a lesson and a file: regard lessons check 5 answer.py")
+        raise OptionError("check takes the number of a lesson and a file: `regard lessons check 5 answer.py`")
     verdicts = check_answers(find_lesson(words[0]), words[1])
     for verdict in verdicts:
         print(f"{'right' if verdict.right else 'wrong'}: {verdict.exercise}: {verdict.sentence}")

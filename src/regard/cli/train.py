@@ -119,8 +119,9 @@ def exit_code_of_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        saved = "stopped without saving; `regard resume RUN` continues from the last checkpoint"
-        _print_error(f"regard: {str(error) or saved}")
+        message = next((x for x in error.args if isinstance(x, str)), None)  # StopNow has only its signal
+        unsaved = "stopped without saving; `regard resume RUN` continues from the last checkpoint"
+        _print_error(f"regard: {message or unsaved}")
         raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None
 
 

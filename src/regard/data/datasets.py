@@ -17,7 +17,7 @@ from regard.data.row_formats import ROW_FORMATS, RowFormat, row_format_of
 from regard.data.splits import RowRange, SplitRows
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
-from regard.errors import DataError, OptionError
+from regard.errors import DataError, OptionError, for_shell
 
 SPLITS = ("train", "validation", "test")
 DATA = {
@@ -334,7 +334,7 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
         corpus = corpora.find(data.corpus)
         warnings += [
             f"{corpus.folder / file} is not the file of the manifest, so scores do not compare; "
-            f"see `regard data {corpus.name}`"
+            f"see `regard data {for_shell(corpus.name)}`"
             for file in corpus.differing(hashes.known)
         ]
     if train.report.dropped():

@@ -44,7 +44,7 @@ class SentencePieceTokenizer(Tokenizer):
             self._language_ids = {code: self._ids.pop(f">>{code}<<") for code in self._json["languages"]}
         except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
             raise DataError(
-                f"this is not a tokenizer file of regard ({error}); load the one that regard import wrote"
+                f"this is not a tokenizer file of regard ({error}); load the one that `regard import` wrote"
             ) from None
         self.kind = "sentencepiece"
 
