@@ -168,7 +168,8 @@ FOLDERS = {
     "training": "the loop, validation, checkpoints, distributed; drawings of models",
     "search": "the document index, BM25, hybrid",
     "interchange": "export and import: Hugging Face, CTranslate2, ONNX",
-    "serving": "HTTP",
+    "serving": "HTTP; running and checking lessons",
+    "explorer": "the page that shows attention",
     "cli": "one file per command",
 }
 
