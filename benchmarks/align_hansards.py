@@ -52,15 +52,15 @@ FRENCH = (
 
 
 def as_in_gold(text: str, language: str) -> str:
-    """A sentence in the writing of the gold text."""
+    """A sentence in the spelling and tokenisation of the gold text."""
     text = text.replace("’", "'")
-    for pattern, instead in FRENCH if language == "fr" else ():
-        text = pattern.sub(instead, text)
+    for pattern, replacement in FRENCH if language == "fr" else ():
+        text = pattern.sub(replacement, text)
     return " ".join(TOKENS.findall(text))
 
 
 def write(folder: Path) -> None:
-    """Europarl's training and development text in that writing."""
+    """Write Europarl's training and development text in the spelling of the gold text."""
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "dev"):
         for language in ("en", "fr"):
@@ -81,7 +81,7 @@ def _corpus_folder(name: str) -> Path:
 
 
 def table(forward: Path, backward: Path) -> str:
-    """Error of each direction and of both together, as markdown."""
+    """Alignment error rate, precision and recall of each direction and of both, as Markdown."""
     folder = _corpus_folder("align-hansards-en-fr")
     text = {x: [line for block in lines(folder / f"test.{x}.gz") for line in block] for x in ("en", "fr")}
     gold = read_gold(folder / "test.talp.gz", base=1)
@@ -90,12 +90,12 @@ def table(forward: Path, backward: Path) -> str:
     for path, source, target in ((forward, "en", "fr"), (backward, "fr", "en")):
         model = regard.load(path)
         if not isinstance(model, Translator):
-            raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
-        clear = clearest_view(text[source], text[target], model)
-        step = "reads" if clear.shift else "writes"
+            raise DataError(f"{path} is no translator; give two that were trained on the files of `write`")
+        clearest = clearest_view(text[source], text[target], model)
+        step = "reads" if clearest.shift else "writes"
         decoder: Any = model.decoder
-        named = f"layer {clear.layer} (of {len(decoder.layers)}, from 0), the step that {step}"
-        for name, view in (("mean of all", View()), (named, clear)):
+        clearest_name = f"layer {clearest.layer} (of {len(decoder.layers)}, from 0), the step that {step}"
+        for name, view in (("mean of all", View()), (clearest_name, clearest)):
             alignments = dict(align_words(text[source], text[target], model, view))
             weights = [alignments[i].weights for i in range(len(alignments))]
             for name_of_selection, mutual in (("strongest", False), ("mutual", True)):
@@ -129,16 +129,16 @@ def main(argv: list[str] | None = None) -> int:
         "python -m benchmarks.align_hansards", description=ABOUT, epilog=EXAMPLES
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    does = parser.add_subparsers(dest="does", required=True)
-    writing = does.add_parser("write", help="put Europarl into the writing of the gold text")
-    writing.add_argument("folder", type=Path, help="where the files go")
-    scoring = does.add_parser("score", help="align the Hansards and print the table")
-    scoring.add_argument("forward", type=Path, help="an English-French translator")
-    scoring.add_argument("backward", type=Path, help="a French-English one")
+    commands = parser.add_subparsers(dest="command", required=True)
+    write_parser = commands.add_parser("write", help="write Europarl in the spelling of the gold text")
+    write_parser.add_argument("folder", type=Path, help="folder for the files")
+    score_parser = commands.add_parser("score", help="align the Hansards and print the table")
+    score_parser.add_argument("forward", type=Path, help="an English-French translator")
+    score_parser.add_argument("backward", type=Path, help="a French-English translator")
     options = parser.parse_args(argv)
     print(machine.stamp(), flush=True)
     try:
-        if options.does == "write":
+        if options.command == "write":
             write(options.folder)
         else:
             print(table(options.forward, options.backward))

@@ -31,11 +31,12 @@ def sentences(split):
 
 
 def learn(training):
+    """Write the table: the most useful trigrams, each with its log-probability in every language."""
     counts = {language: Counter() for language in LANGUAGES}
     for language, text in training:
         counts[language].update(trigrams(text))
-    known = set().union(*counts.values())
-    totals = [counts[language].total() + SMOOTHING * len(known) for language in LANGUAGES]
+    all_trigrams = set().union(*counts.values())
+    totals = [counts[language].total() + SMOOTHING * len(all_trigrams) for language in LANGUAGES]
 
     def weights(trigram):
         logs = [
@@ -44,22 +45,23 @@ def learn(training):
         ]
         return [log - max(logs) for log in logs]
 
-    def use(trigram):
-        """How often it occurs times how well it tells the best language from the others."""
+    def usefulness(trigram):
+        """Frequency of a trigram, weighted by how far its best language is ahead of the others."""
         frequency = sum(counts[lang][trigram] / n for lang, n in zip(LANGUAGES, totals, strict=True))
         _, second, third = sorted(weights(trigram), reverse=True)
         return -frequency * (second + 0.3 * third)
 
-    kept = sorted(known, key=lambda trigram: (-use(trigram), trigram))[:SIZE]
+    kept_trigrams = sorted(all_trigrams, key=lambda trigram: (-usefulness(trigram), trigram))[:SIZE]
     lines = [
         trigram + "".join(chr(ord("a") + min(STEPS, round(-weight / UNIT))) for weight in weights(trigram))
-        for trigram in sorted(kept)
+        for trigram in sorted(kept_trigrams)
     ]
     TABLE.write_text("\n".join([" ".join(LANGUAGES), *lines]) + "\n", encoding="utf-8")
     language_guess._table.cache_clear()
 
 
 def report(test):
+    """Print accuracy and the share of undecided sentences, by length and by language."""
     print(f"{TABLE.name}: {TABLE.stat().st_size} bytes; {len(test)} held-out sentences of Tatoeba")
     for name, rows in (
         ("all", test),

@@ -6,30 +6,28 @@ python -m benchmarks.load_int8
 from __future__ import annotations
 
 import os
-import platform
 import random
 import tempfile
 import time
-from datetime import date
 from itertools import product
 from pathlib import Path
 
 import torch
 
 import regard
+from benchmarks.peers import machine
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.engine import why_not
 from regard.interchange.quantize import quantize_folder
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.folder import load, save
-from regard.version import __version__
 
 LAYER = {"kind": "transformer", "heads": 6, "inner": 1536, "norm": "pre"}
 MODEL = {"dim": 384, "encoder": LAYER | {"layers": 6}, "decoder": LAYER | {"layers": 2}}
 VOCABULARY, REPEATS = 16_000, 5
 
 
-def write(folder):
+def write_model(folder):
     """Save a random model with a tokenizer of made-up words of three syllables, twice each."""
     syllables = [a + b for a, b in product("bdfgklmnprstvwz", "aeiou")]
     words = random.Random(0).sample(["".join(parts) for parts in product(syllables, repeat=3)], VOCABULARY)
@@ -41,8 +39,8 @@ def write(folder):
     return len(tokenizer)
 
 
-def shortest(call):
-    """The shortest of some runs: wall-clock seconds and CPU seconds, and the last result."""
+def shortest_time(call):
+    """The shortest wall-clock and CPU seconds of some calls, and the last result."""
     times, result = [], None
     for _ in range(REPEATS):
         start = time.perf_counter(), time.process_time()
@@ -53,18 +51,17 @@ def shortest(call):
 
 def main():
     torch.set_num_threads(1)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    print(f"regard {__version__}, torch {torch.__version__}, {machine}, {date.today()}")
-    with tempfile.TemporaryDirectory() as place:
-        folders = {name: Path(place) / name for name in ("float32", "int8")}
-        print(f"vocabulary {write(folders['float32']):,}")
+    print(f"{machine.stamp()}, {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as temporary_folder:
+        folders = {name: Path(temporary_folder) / name for name in ("float32", "int8")}
+        print(f"vocabulary {write_model(folders['float32']):,}")
         print(quantize_folder(folders["float32"], folders["int8"]))
         for name, folder in folders.items():
             size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
-            wall, cpu, model = shortest(lambda folder=folder: load(folder))
+            wall, cpu, model = shortest_time(lambda folder=folder: load(folder))
             line = f"{name:8} {size:6.1f} MiB   load {wall:.2f} s ({cpu:.2f} s CPU)"
             if why_not(model, name) is None:
-                wall, cpu, _ = shortest(lambda model=model, name=name: regard.fast(model, name))
+                wall, cpu, _ = shortest_time(lambda model=model, name=name: regard.fast(model, name))
                 line += f"   engine {wall:.2f} s ({cpu:.2f} s CPU)"
             print(line)
 

@@ -18,22 +18,22 @@ from benchmarks.peers import machine
 
 
 class Memory:
-    """The largest resident size of this process and its children, in MiB, since the start."""
+    """Peak resident memory in MiB, sampled in a thread: `peak` with child processes, `own_peak` without."""
 
     def __init__(self) -> None:
-        self.peak, self.alone = 0.0, 0.0
+        self.peak, self.own_peak = 0.0, 0.0
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while True:
             own = self._resident("self")
-            found = own
+            total = own
             for task in Path("/proc/self/task").iterdir():
                 try:
-                    found += sum(map(self._resident, (task / "children").read_text().split()))
+                    total += sum(map(self._resident, (task / "children").read_text().split()))
                 except OSError:
                     continue
-            self.peak, self.alone = max(self.peak, found), max(self.alone, own)
+            self.peak, self.own_peak = max(self.peak, total), max(self.own_peak, own)
             time.sleep(0.05)
 
     @staticmethod
@@ -56,10 +56,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--source", help="language to translate from")
     parser.add_argument("--target", help="language to translate into")
     parser.add_argument("--kind", default="bpe", help="kind of tokenizer (default bpe)")
-    parser.add_argument("--size", type=int, default=32000, help="entries of the vocabulary (default 32000)")
+    parser.add_argument("--size", type=int, default=32000, help="vocabulary size (default 32000)")
     parser.add_argument("--dropout", type=float, default=0.0, help="BPE-dropout, with 8 variants (default 0)")
     parser.add_argument(
-        "--tokens", type=int, nargs="+", default=[4096, 25000], help="budgets of a batch (default 4096 25000)"
+        "--tokens",
+        type=int,
+        nargs="+",
+        default=[4096, 25000],
+        help="batch sizes in tokens (default 4096 25000)",
     )
     options = parser.parse_args(argv)
     print(machine.stamp(), flush=True)
@@ -76,9 +80,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> None:
+    """Load the corpus with an empty and a full cache, then plan and build batches; print each figure."""
     from regard.data import corpora
     from regard.data.batches import Batches
-    from regard.data.datasets import load_corpus as load
+    from regard.data.datasets import load_corpus
 
     task = corpora.find(options.corpus).task
     data = {"corpus": options.corpus, "source": options.source, "target": options.target}
@@ -89,26 +94,26 @@ def measure(options: argparse.Namespace) -> None:
     memory = Memory()
     time.sleep(0.1)
     print(f"imports: {memory.peak:.0f} MiB")
-    begin = time.perf_counter()
-    corpus = load(data, tokenizer, task)
-    seconds = time.perf_counter() - begin
+    start = time.perf_counter()
+    corpus = load_corpus(data, tokenizer, task)
+    seconds = time.perf_counter() - start
     print(
-        f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB (this process {memory.alone:.0f}); "
-        f"{corpus.train.report}"
+        f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB "
+        f"(this process {memory.own_peak:.0f}); {corpus.train.report}"
     )
-    begin = time.perf_counter()
-    corpus = load(data, tokenizer, task)
-    print(f"load, from the cache: {time.perf_counter() - begin:.2f} s")
+    start = time.perf_counter()
+    corpus = load_corpus(data, tokenizer, task)
+    print(f"load, from the cache: {time.perf_counter() - start:.2f} s")
     size = sum(path.stat().st_size for path in corpus.train.folder.iterdir())
     print(f"train on disk: {size / 2**20:.0f} MiB")
     for tokens in options.tokens:
         batches = Batches(corpus.train, tokens=tokens, seed=1)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         count = batches.per_epoch()
-        planned = time.perf_counter() - begin
-        begin = time.perf_counter()
+        planned = time.perf_counter() - start
+        start = time.perf_counter()
         built = sum(batch.tokens + batch.source_tokens for batch in batches.once())
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start
         print(
             f"batches of {tokens}: {count:,} an epoch, {batches.padding:.2%} padding, "
             f"planned in {planned:.2f} s, built {built / seconds / 1e6:.1f} M tokens/s on one core"

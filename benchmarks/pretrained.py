@@ -17,7 +17,6 @@ import os
 import platform
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +45,23 @@ PENALTIES = (0.1, 1.0, 10.0)
 Rows = list[tuple[str, str]]
 
 
-def rows(recipe: Any, split: str) -> Rows:
+def read_rows(recipe: Any, split: str) -> Rows:
     """Texts and labels, or words and tags, of one split of the recipe's corpus."""
-    found = [(row[0], row[1]) for row in split_rows(recipe.data, split, recipe.task)]
-    return [row for row in found if row[0].strip()]
+    all_rows = [(row[0], row[1]) for row in split_rows(recipe.data, split, recipe.task)]
+    return [row for row in all_rows if row[0].strip()]
 
 
-def score(task: str, gold: list[str], answers: list[str]) -> float:
+def score(task: str, gold: list[str], predictions: list[str]) -> float:
     """Accuracy, or entity F1, in per cent."""
     if task == "classify":
-        return 100 * accuracy(gold, answers)
-    return 100 * tagging_scores([tags.split(" ") for tags in gold], [tags.split(" ") for tags in answers]).f1
+        return 100 * accuracy(gold, predictions)
+    return (
+        100 * tagging_scores([tags.split(" ") for tags in gold], [tags.split(" ") for tags in predictions]).f1
+    )
 
 
 class Baseline:
-    """MiniLM's vectors as they are, and a logistic regression over them."""
+    """Logistic regression on frozen MiniLM vectors."""
 
     def __init__(self, task: str) -> None:
         from sentence_transformers import SentenceTransformer
@@ -69,10 +70,12 @@ class Baseline:
         self.encoder = SentenceTransformer(str(minilm_folder()), device="cpu")
 
     def vectors(self, texts: list[str]) -> list[np.ndarray]:
-        """Of each text one vector as a matrix of one row, or one row for each word."""
+        """A matrix for each text: one row for a classifier, one row per word for a tagger."""
         if self.task == "classify":
             return list(self.encoder.encode(texts, batch_size=64, show_progress_bar=False)[:, None])
-        return [each for start in range(0, len(texts), 64) for each in self._words(texts[start : start + 64])]
+        return [
+            matrix for start in range(0, len(texts), 64) for matrix in self._words(texts[start : start + 64])
+        ]
 
     def _words(self, texts: list[str]) -> list[np.ndarray]:
         """The last layer's state of the first sub-word of each word; zeros for words that were truncated."""
@@ -83,54 +86,57 @@ class Baseline:
         with torch.inference_mode():
             encoder: Any = self.encoder[0]
             states = encoder.auto_model(**encoded).last_hidden_state.numpy()
-        found = [np.zeros((len(text.split(" ")), states.shape[-1]), np.float32) for text in texts]
-        for i, matrix in enumerate(found):
+        matrices = [np.zeros((len(text.split(" ")), states.shape[-1]), np.float32) for text in texts]
+        for i, matrix in enumerate(matrices):
             for position, word in reversed(list(enumerate(encoded.word_ids(i)))):
                 if word is not None:
                     matrix[word] = states[i, position]
-        return found
+        return matrices
 
     def run(self, parts: dict[str, Rows]) -> tuple[dict[str, float], float, float]:
-        """Scores of the validation and test set, the penalty that was best on the first, and seconds."""
+        """Validation and test score, the penalty that was best on the validation set, and the seconds."""
         from sklearn.linear_model import LogisticRegression
 
-        begin = time.perf_counter()
-        seen = {split: self.vectors([text for text, _ in found]) for split, found in parts.items()}
+        start = time.perf_counter()
+        vectors = {split: self.vectors([text for text, _ in rows]) for split, rows in parts.items()}
         labels = [
             label
-            for _, each in parts["train"]
-            for label in ([each] if self.task == "classify" else each.split(" "))
+            for _, gold in parts["train"]
+            for label in ([gold] if self.task == "classify" else gold.split(" "))
         ]
         best: tuple[float, float, Any] = (-1.0, 0.0, None)
         for penalty in PENALTIES:
-            model = LogisticRegression(C=penalty, max_iter=200).fit(np.concatenate(seen["train"]), labels)
-            found = self._score(model, seen["validation"], parts["validation"])
-            best = max(best, (found, penalty, model), key=lambda each: each[0])
-        scores = {"validation": best[0], "test": self._score(best[2], seen["test"], parts["test"])}
-        return scores, best[1], time.perf_counter() - begin
+            model = LogisticRegression(C=penalty, max_iter=200).fit(np.concatenate(vectors["train"]), labels)
+            validation_score = self._score(model, vectors["validation"], parts["validation"])
+            if validation_score > best[0]:
+                best = (validation_score, penalty, model)
+        scores = {"validation": best[0], "test": self._score(best[2], vectors["test"], parts["test"])}
+        return scores, best[1], time.perf_counter() - start
 
-    def _score(self, model: Any, vectors: list[np.ndarray], gold: Rows) -> float:
-        flat = iter(model.predict(np.concatenate(vectors)))
-        answers = [" ".join(next(flat) for _ in each) for each in vectors]
-        return score(self.task, [each for _, each in gold], answers)
+    def _score(self, model: Any, vectors: list[np.ndarray], rows: Rows) -> float:
+        predicted = iter(model.predict(np.concatenate(vectors)))
+        predictions = [" ".join(next(predicted) for _ in matrix) for matrix in vectors]
+        return score(self.task, [gold for _, gold in rows], predictions)
 
 
-def tuned(name: str, folder: Path, overrides: list[str]) -> tuple[Any, float]:
+def load_or_train(name: str, folder: Path, overrides: list[str]) -> tuple[Any, float]:
     """regard's model of a recipe, from a finished run or trained now, and its training time in seconds."""
     if RunFolder(folder).read_report() is None:
         train(name, folder=folder, overrides=overrides)
     return load(folder), RunFolder(folder).read_report()["seconds"]  # type: ignore[index]
 
 
-def answers(model: Any, texts: list[str]) -> list[str]:
+def predict(model: Any, texts: list[str]) -> list[str]:
+    """The labels of texts, or their tags separated by spaces."""
     if model.kind == "classifier":
         return [str(label) for label in regard.classify(texts, model)]
     return [" ".join(tags) for tags in model.tag([text.split(" ") for text in texts])]
 
 
-def line(name: str, scores: dict[str, float], seconds: float, more: str) -> str:
-    both = f"validation {scores['validation']:6.2f}   test {scores['test']:6.2f}"
-    return f"{name:40} {both}   {seconds:6.0f} s   {more}"
+def format_row(name: str, scores: dict[str, float], seconds: float, setting: str) -> str:
+    """One line of the table."""
+    scores_text = f"validation {scores['validation']:6.2f}   test {scores['test']:6.2f}"
+    return f"{name:40} {scores_text}   {seconds:6.0f} s   {setting}"
 
 
 def versions() -> str:
@@ -146,31 +152,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", choices=list(RECIPES), required=True)
-    parser.add_argument("--run", type=Path, help="folder of regard's run; runs/RECIPE unless given")
+    parser.add_argument("--data", choices=list(RECIPES), required=True, help="corpus to train and test on")
+    parser.add_argument("--run", type=Path, help="folder of regard's run (default runs/RECIPE)")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys of the recipe to change")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    name = RECIPES[given.data]
-    recipe = read_recipe(name, given.overrides)
-    parts = {split: rows(recipe, split) for split in ("train", "validation", "test")}
-    model, seconds = tuned(name, given.run or Path("runs") / name, given.overrides)
+    name = RECIPES[options.data]
+    recipe = read_recipe(name, options.overrides)
+    parts = {split: read_rows(recipe, split) for split in ("train", "validation", "test")}
+    model, seconds = load_or_train(name, options.run or Path("runs") / name, options.overrides)
     scores = {
         split: score(
             recipe.task,
             [gold for _, gold in parts[split]],
-            answers(model, [text for text, _ in parts[split]]),
+            predict(model, [text for text, _ in parts[split]]),
         )
         for split in ("validation", "test")
     }
-    figure = "accuracy" if recipe.task == "classify" else "F1"
+    metric = "accuracy" if recipe.task == "classify" else "F1"
     print(
-        f"{given.data}, {figure}, {datetime.now(UTC):%Y-%m-%d}, "
+        f"{options.data}, {metric}, {machine.today()}, "
         f"load {machine.load_average() or 0:.1f} of {os.cpu_count()} cores"
     )
-    print(line(f"regard {name}", scores, seconds, f"seed {recipe.seed}"), flush=True)
+    print(format_row(f"regard {name}", scores, seconds, f"seed {recipe.seed}"), flush=True)
     scores, penalty, seconds = Baseline(recipe.task).run(parts)
-    print(line("sentence-transformers, logistic regr.", scores, seconds, f"C {penalty:g}"))
+    print(format_row("sentence-transformers, logistic regr.", scores, seconds, f"C {penalty:g}"))
     print(versions())
 
 

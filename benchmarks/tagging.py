@@ -29,81 +29,90 @@ def shape(word: str) -> str:
     return "".join(kind for kind, _ in groupby(kinds))
 
 
-def features(words: list[str]) -> list[list[str]]:
-    found = []
+def sentence_features(words: list[str]) -> list[list[str]]:
+    """Features of each word: the word, its shape, prefixes and suffixes, and two neighbours on each side."""
+    features_of_words = []
     for i, word in enumerate(words):
-        low = word.lower()
-        features = ["bias", f"w={low}", f"shape={shape(word)}", f"first={i == 0}"]
-        features += [
-            f"{side}{n}={part}" for n in range(1, 5) for side, part in (("begin", low[:n]), ("end", low[-n:]))
+        lower = word.lower()
+        word_features = ["bias", f"w={lower}", f"shape={shape(word)}", f"first={i == 0}"]
+        word_features += [
+            f"{side}{n}={part}"
+            for n in range(1, 5)
+            for side, part in (("begin", lower[:n]), ("end", lower[-n:]))
         ]
-        for d in (-2, -1, 1, 2):
-            inside = 0 <= i + d < len(words)
-            features += (
-                [f"{d}:w={words[i + d].lower()}", f"{d}:shape={shape(words[i + d])}"]
+        for offset in (-2, -1, 1, 2):
+            inside = 0 <= i + offset < len(words)
+            word_features += (
+                [f"{offset}:w={words[i + offset].lower()}", f"{offset}:shape={shape(words[i + offset])}"]
                 if inside
-                else [f"{d}:none"]
+                else [f"{offset}:none"]
             )
-        found.append(features)
-    return found
+        features_of_words.append(word_features)
+    return features_of_words
 
 
-def read(corpus: str, split: str) -> Sentences:
+def read_split(corpus: str, split: str) -> Sentences:
+    """The words and tags of the sentences of a split."""
     rows = split_rows({"corpus": corpus}, split, "tag")
     return [(words.split(" "), tags.split(" ")) for words, tags in rows]
 
 
-def crfsuite(train: Sentences, l1: float, l2: float, path: str) -> SimpleNamespace:
+def train_crfsuite(train: Sentences, l1: float, l2: float, path: str) -> SimpleNamespace:
+    """Train a linear-chain CRF with L1 and L2 penalties; return its `tag` function and CPU seconds."""
     import pycrfsuite  # type: ignore[import-not-found]
 
     trainer = pycrfsuite.Trainer(verbose=False)
     for words, tags in train:
-        trainer.append(features(words), tags)
+        trainer.append(sentence_features(words), tags)
     trainer.set_params({"c1": l1, "c2": l2, "max_iterations": 80, "feature.possible_transitions": True})
     begin = time.process_time()
     trainer.train(path)
     tagger = pycrfsuite.Tagger()
     tagger.open(path)
     return SimpleNamespace(
-        tag=lambda sentences: [tagger.tag(features(words)) for words in sentences],
+        tag=lambda sentences: [tagger.tag(sentence_features(words)) for words in sentences],
         seconds=time.process_time() - begin,
     )
 
 
-def scored(model: SimpleNamespace, sentences: Sentences) -> TaggingScores:
+def score(model: SimpleNamespace, sentences: Sentences) -> TaggingScores:
+    """Entity scores of a model on sentences."""
     words = [words for words, _ in sentences]
     return tagging_scores([tags for _, tags in sentences], model.tag(words), words)
 
 
-def line(name: str, scores: TaggingScores, more: str = "") -> str:
+def format_row(name: str, scores: TaggingScores, note: str = "") -> str:
+    """One line of the table."""
     views = "".join(f"  {title} {100 * view.f1:.2f}" for title, view in scores.views.items())
     rates = f"P {100 * scores.precision:5.2f}  R {100 * scores.recall:5.2f}  F1 {100 * scores.f1:5.2f}"
-    return f"{name:40} {rates}{views}{more}"
+    return f"{name:40} {rates}{views}{note}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("corpus")
-    parser.add_argument("runs", nargs="*")
-    given = parser.parse_args()
+    parser.add_argument("corpus", help="a tagging corpus known by name, such as wnut17")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders of taggers to score beside it")
+    options = parser.parse_args()
     print(machine.stamp(), flush=True)
-    train, validation, test = (read(given.corpus, split) for split in ("train", "validation", "test"))
+    train, validation, test = (read_split(options.corpus, split) for split in ("train", "validation", "test"))
     with tempfile.TemporaryDirectory() as folder:
-        tried = [
-            (l1, l2, crfsuite(train, l1, l2, str(Path(folder) / f"{i}")))
+        models = [
+            (l1, l2, train_crfsuite(train, l1, l2, str(Path(folder) / f"{i}")))
             for i, (l1, l2) in enumerate(PENALTIES)
         ]
-        l1, l2, best = max(tried, key=lambda each: scored(each[2], validation).f1)
+        l1, l2, best = max(models, key=lambda candidate: score(candidate[2], validation).f1)
         print(
-            line(f"CRFsuite, c1 {l1}, c2 {l2}", scored(best, test), f"  trained in {best.seconds:.0f} s"),
+            format_row(
+                f"CRFsuite, c1 {l1}, c2 {l2}", score(best, test), f"  trained in {best.seconds:.0f} s"
+            ),
             flush=True,
         )
-    for run in given.runs:
+    for run in options.runs:
         from regard.models.folder import load
 
-        print(line(run, scored(load(run), test)), flush=True)  # type: ignore[arg-type]
+        print(format_row(run, score(load(run), test)), flush=True)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.marian import build_marian
+from benchmarks.gpu.timing import peak_memory, profile, time_runs
 from benchmarks.peers import machine
 from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
@@ -40,15 +42,17 @@ RATE = 1e-4
 
 
 class System(Protocol):
+    """A model with its training step."""
+
     name: str
     model: Any
 
     def step(self, batch: Batch) -> None:
-        """Learn from a batch."""
+        """One training step: forward, backward, update."""
         ...
 
     def loss(self) -> float:
-        """Of the last batch, a word."""
+        """The loss per target token of the last batch."""
         ...
 
 
@@ -81,22 +85,21 @@ class Marian:
 
     def __init__(self, recipe: Recipe, vocabulary: int, device: torch.device, compiled: bool) -> None:
         import transformers
-        from transformers import MarianConfig, MarianMTModel
 
         self.name = f"HF Marian {transformers.__version__}, {'compiled' if compiled else 'eager'}"
-        part, dim = recipe.model.encoder, recipe.model.dim
-        config = MarianConfig(
-            vocab_size=vocabulary, d_model=dim, encoder_layers=part.layers, decoder_layers=part.layers,
-            encoder_attention_heads=part.heads, decoder_attention_heads=part.heads,
-            encoder_ffn_dim=part.inner, decoder_ffn_dim=part.inner, activation_function="relu",
-            scale_embedding=True, dropout=recipe.model.dropout, max_position_embeddings=512,
-            pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS,
-        )  # fmt: skip
-        torch.manual_seed(0)
-        model: Any = MarianMTModel(config)
+        encoder, dim, dropout = recipe.model.encoder, recipe.model.dim, recipe.model.dropout
+        model = build_marian(
+            vocabulary,
+            dim,
+            encoder.layers,
+            encoder.heads,
+            encoder.inner,
+            dropout=dropout,
+            max_position_embeddings=512,
+        )
         self.model = model.to(device).train()
-        self.run = torch.compile(self.model) if compiled else self.model
-        self.device, self.last = device, torch.zeros((), device=device)
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.device, self.last_loss = device, torch.zeros((), device=device)
         fused = device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE, betas=(0.9, 0.98), fused=fused)
 
@@ -104,118 +107,99 @@ class Marian:
         assert batch.source is not None
         source, target = (x.to(self.device, non_blocking=True) for x in (batch.source, batch.target))
         with torch.autocast(self.device.type, torch.bfloat16):
-            found = self.run(
+            output = self.forward(
                 input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target[:, :-1],
                 labels=target[:, 1:].masked_fill(target[:, 1:] == PAD, -100), use_cache=False,
             )  # fmt: skip
-        found.loss.backward()
+        output.loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.last = found.loss.detach()
+        self.last_loss = output.loss.detach()
 
     def loss(self) -> float:
-        return float(self.last)
+        return float(self.last_loss)
 
 
 def batches(count: int, rows: int, words: int, vocabulary: int, device: torch.device) -> list[Batch]:
     """Random token ids, the same for every system."""
-    draw = torch.Generator().manual_seed(1)
-    full = torch.full((rows,), words)
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.full((rows,), words)
 
     def side() -> Tensor:
-        text = torch.randint(4, vocabulary, (rows, words), generator=draw)
+        text = torch.randint(4, vocabulary, (rows, words), generator=generator)
         text[:, -1] = EOS
         return text
 
-    made = [
-        Batch(torch.cat([torch.full((rows, 1), BOS), side()], 1), full, torch.arange(rows), side(), full)
+    made_batches = [
+        Batch(
+            torch.cat([torch.full((rows, 1), BOS), side()], 1), lengths, torch.arange(rows), side(), lengths
+        )
         for _ in range(count)
     ]
-    return [batch.pin() for batch in made] if device.type == "cuda" else made
+    return [batch.pin() for batch in made_batches] if device.type == "cuda" else made_batches
 
 
-def systems(given: argparse.Namespace, device: torch.device) -> Iterator[System]:
-    """One after the other, so that only one holds memory."""
+def systems(options: argparse.Namespace, device: torch.device) -> Iterator[System]:
+    """Build the systems one after the other, so that only one holds memory."""
     settings = [
-        f"batch.tokens={given.tokens}",
-        f"training.device={given.device}",
-        *(QUICK if given.quick else []),
+        f"batch.tokens={options.tokens}",
+        f"training.device={options.device}",
+        *(QUICK if options.quick else []),
     ]
-    for name in given.systems:
+    for name in options.systems:
         graph = "false" if name == "regard-eager" else "true"
         recipe = load_recipe("transformer-base", [*settings, f"training.graph={graph}"])
         if name.startswith("regard"):
             yield Regard(
                 "regard" if graph == "true" else "regard, training.graph=false",
                 recipe,
-                given.vocabulary,
+                options.vocabulary,
                 device,
             )
         else:
-            yield Marian(recipe, given.vocabulary, device, name == "marian-compiled")
+            yield Marian(recipe, options.vocabulary, device, name == "marian-compiled")
 
 
-def timed(
-    run: Callable[[Batch], None], work: list[Batch], device: torch.device, warm: int, times: int
-) -> list[float]:
-    """Seconds of a step, one figure for each pass over the batches; `warm` passes come before."""
-    found = []
-    for i in range(warm + times):
-        wait(device)
-        begin = time.perf_counter()
-        for batch in work:
-            run(batch)
-        wait(device)
-        found.append((time.perf_counter() - begin) / len(work))
-        if i < warm:
-            print(f"    warm-up {i + 1} of {warm}: {1e3 * found[-1]:.1f} ms a step", flush=True)
-    return found[warm:]
+def train_on_all(system: System, work: list[Batch]) -> None:
+    """One pass over the batches."""
+    for batch in work:
+        system.step(batch)
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure(given: argparse.Namespace, device: torch.device, work: list[Batch]) -> list[str]:
+def measure(options: argparse.Namespace, device: torch.device, work: list[Batch]) -> list[str]:
+    """Time the steps of every system; return the rows of the table."""
     lines = []
-    for system in systems(given, device):
+    for system in systems(options, device):
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        taken = timed(system.step, work, device, given.warm, given.times)
-        middle = statistics.median(taken)
-        peak = f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if device.type == "cuda" else "–"
+        passes, _ = time_runs(partial(train_on_all, system, work), device, options.warm, options.times)
+        seconds = [total / len(work) for total in passes]  # of one step
+        median = statistics.median(seconds)
         parameters = sum(p.numel() for p in system.model.parameters() if p.requires_grad)
         lines.append(
-            f"| {system.name} | {work[0].tokens / middle:,.0f} "
-            f"| {1e3 * middle:.1f} (best {1e3 * min(taken):.1f}) "
-            f"| {system.loss():.2f} | {peak} | {parameters / 1e6:.1f} M |"
+            f"| {system.name} | {work[0].tokens / median:,.0f} "
+            f"| {1e3 * median:.1f} (best {1e3 * min(seconds):.1f}) "
+            f"| {system.loss():.2f} | {peak_memory(device)} | {parameters / 1e6:.1f} M |"
         )
         print("  " + lines[-1], flush=True)
         del system
     return lines
 
 
-def profile(given: argparse.Namespace, device: torch.device, work: list[Batch]) -> None:
-    from torch.profiler import ProfilerActivity
-
-    cuda = device.type == "cuda"
-    for system in systems(given, device):
-        timed(system.step, work, device, 1, 1)
-        with torch.profiler.profile(
-            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-        ) as seen:
-            timed(system.step, work, device, 0, 1)
+def print_profile(options: argparse.Namespace, device: torch.device, work: list[Batch]) -> None:
+    """Print where the time of the steps goes, for each system."""
+    for system in systems(options, device):
+        for _ in range(2):  # warm-up: capture of graphs, compilation
+            train_on_all(system, work)
+        table = profile(partial(train_on_all, system, work), device, options.rows, name_width=90)
         print(f"{system.name}, {len(work)} steps", flush=True)
-        order = "self_device_time_total" if cuda else "self_cpu_time_total"
-        table = seen.key_averages().table(sort_by=order, row_limit=given.rows, max_name_column_width=90)
-        print("\n".join(_short(line) for line in table.split("\n")), flush=True)
+        print("\n".join(_without_cpu(line) for line in table.split("\n")), flush=True)
 
 
-def _short(line: str) -> str:
-    """A row of the profiler's table without what it says of the CPU."""
+def _without_cpu(line: str) -> str:
+    """A row of the profiler's table without the columns of CPU time."""
     cells = line.split("  ")
     cells = [cell.strip() for cell in cells if cell.strip()]
     return "  ".join([cells[0], *cells[-4:]]) if len(cells) > 5 else ""
@@ -225,43 +209,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Target tokens/s of training on a GPU, ours and Hugging Face's Marian."
     )
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tokens", type=int, default=25_000, help="of each side of a batch")
-    parser.add_argument("--words", type=int, default=64, help="of every sentence")
-    parser.add_argument("--vocabulary", type=int, default=32768)
-    names = ["regard", "regard-eager", "marian", "marian-compiled"]
-    parser.add_argument("--systems", nargs="+", choices=names, default=names)
-    parser.add_argument("--warm", type=int, default=2, help="passes over the batches before those that count")
-    parser.add_argument("--times", type=int, default=7, help="passes that count; their median is reported")
-    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (default cuda)")
     parser.add_argument(
-        "--quick", action="store_true", help="a tiny model and small batches: does all of this run?"
+        "--tokens", type=int, default=25_000, help="tokens of a batch on each side (default 25000)"
     )
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--rows", type=int, default=40, help="of the profile")
-    given = parser.parse_args()
-    if given.quick:
-        given.tokens, given.words, given.vocabulary, given.times, given.warm = 256, 16, 1000, 2, 1
-    device = torch.device(given.device)
-    where = torch.cuda.get_device_name() if device.type == "cuda" else given.device
-    rows = max(1, given.tokens // given.words)
-    made = (
-        f"{machine.stamp(where)}; bfloat16, batches of {rows} pairs of {given.words} + {given.words} tokens"
+    parser.add_argument("--words", type=int, default=64, help="tokens of every sentence (default 64)")
+    parser.add_argument("--vocabulary", type=int, default=32768, help="vocabulary size (default 32768)")
+    names = ["regard", "regard-eager", "marian", "marian-compiled"]
+    parser.add_argument(
+        "--systems",
+        nargs="+",
+        choices=names,
+        default=names,
+        help="regard with and without CUDA graphs, HF Marian eager and compiled (default all)",
     )
-    print(made, flush=True)
-    work = batches(given.batches, rows, given.words, given.vocabulary, device)
+    parser.add_argument("--warm", type=int, default=2, help="warm-up passes over the batches (default 2)")
+    parser.add_argument("--times", type=int, default=7, help="timed passes over the batches (default 7)")
+    parser.add_argument("--batches", type=int, default=4, help="batches in a pass (default 4)")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and small batches, to check that everything runs"
+    )
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, and stop")
+    parser.add_argument("--rows", type=int, default=40, help="rows of the profile (default 40)")
+    options = parser.parse_args()
+    if options.quick:
+        options.tokens, options.words, options.vocabulary, options.times, options.warm = 256, 16, 1000, 2, 1
+    device = torch.device(options.device)
+    where = torch.cuda.get_device_name() if device.type == "cuda" else options.device
+    rows = max(1, options.tokens // options.words)
+    pair = f"{options.words} + {options.words} tokens"
+    stamp = f"{machine.stamp(where)}; bfloat16, batches of {rows} pairs of {pair}"
+    print(stamp, flush=True)
+    work = batches(options.batches, rows, options.words, options.vocabulary, device)
     with torch_settings(
-        load_recipe("transformer-base", [f"training.device={given.device}"]), World(device), None
+        load_recipe("transformer-base", [f"training.device={options.device}"]), World(device), None
     ):
-        if given.profile:
-            profile(given, device, work)
+        if options.profile:
+            print_profile(options, device, work)
             return
-        lines = measure(given, device, work)
+        lines = measure(options, device, work)
     print(
         "\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n"
         "|---|---|---|---|---|---|"
     )
-    print("\n".join(lines) + f"\n\n{made}")
+    print("\n".join(lines) + f"\n\n{stamp}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.attack.__main__ import arguments
-from benchmarks.attack.commands import Ended
+from benchmarks.attack.commands import CommandResult
 from benchmarks.attack.folders import judge
 from benchmarks.attack.outcome import Outcome, Plan, table
 
@@ -38,12 +38,14 @@ def test_a_failure_is_one_line_with_the_command_that_repeats_it():
 
 
 def test_a_changed_folder_must_be_refused_in_a_sentence_or_change_nothing():
-    full = Ended(0, "a dog", "")
-    assert judge(Ended(2, "", "regard: config.json is damaged, so copy it again\n"), full) is None
-    assert judge(Ended(0, "a dog", ""), full) is None
-    assert "in silence" in judge(Ended(0, "a cat", ""), full)
-    assert "traceback" in judge(Ended(1, "", "Traceback (most recent call last)"), full)
-    assert "exit code 1" in judge(Ended(1, "", "regard: config.json is damaged, so copy it again\n"), full)
+    full = CommandResult(0, "a dog", "")
+    assert judge(CommandResult(2, "", "regard: config.json is damaged, so copy it again\n"), full) is None
+    assert judge(CommandResult(0, "a dog", ""), full) is None
+    assert "in silence" in judge(CommandResult(0, "a cat", ""), full)
+    assert "traceback" in judge(CommandResult(1, "", "Traceback (most recent call last)"), full)
+    assert "exit code 1" in judge(
+        CommandResult(1, "", "regard: config.json is damaged, so copy it again\n"), full
+    )
 
 
 def test_a_case_needs_its_part(capsys):

@@ -26,34 +26,37 @@ if TYPE_CHECKING:
 PARTS = ("calls", "folders", "kills", "requests")
 
 
-def arguments(given: list[str] | None = None) -> argparse.Namespace:
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attack", description="Attack regard and say what held."
+        prog="python -m benchmarks.attack",
+        description="Attack regard for some minutes and report what failed.",
     )
     parser.add_argument("--part", choices=PARTS, help="run one part only")
-    parser.add_argument("--quick", action="store_true", help="a tenth or less of every part")
-    parser.add_argument("--seed", type=int, default=1, help="seed of everything that is drawn (default: 1)")
-    parser.add_argument("--only", type=int, metavar="N", help="case N of the part alone")
-    found = parser.parse_args(given)
-    if found.only is not None and found.part is None:
+    parser.add_argument("--quick", action="store_true", help="run a tenth or less of every part")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (default 1)")
+    parser.add_argument(
+        "--only", type=int, metavar="N", help="with --part: run case N alone, to repeat a failure"
+    )
+    options = parser.parse_args(argv)
+    if options.only is not None and options.part is None:
         parser.error("--only N needs --part: cases are numbered within a part")
-    return found
+    return options
 
 
 def main() -> int:
-    asked = arguments()
-    with tempfile.TemporaryDirectory(prefix="regard-attack-") as place:
-        # Before torch is imported; two threads on shared cores stall each other.
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="regard-attack-") as temporary_folder:
+        # Set before torch is imported: two threads on shared cores slow each other down.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        own_cache(Path(place) / "cache")
+        use_own_cache(Path(temporary_folder) / "cache")
         outcomes: list[Outcome] = []
         stopped = True
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C: the table of what was done
-            attack(asked, Path(place), outcomes)
+            run_parts(options, Path(temporary_folder), outcomes)
             stopped = False
     from benchmarks.attack.outcome import table
 
-    print(f"seed {asked.seed}\n{table(outcomes)}")
+    print(f"seed {options.seed}\n{table(outcomes)}")
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failures:
         print(failure)
@@ -62,7 +65,7 @@ def main() -> int:
     return 1 if failures or not all(outcome.count for outcome in outcomes) else 0
 
 
-def own_cache(folder: Path) -> None:
+def use_own_cache(folder: Path) -> None:
     """Keep prepared data and checksums in a folder of this run; compiled code stays in the user's cache."""
     from regard.attention.kernels import build_cpp, native
     from regard.decoding.engine import cpp_engine as engine
@@ -71,21 +74,21 @@ def own_cache(folder: Path) -> None:
     for source in (native._SOURCE, engine._SOURCE):
         build_cpp.library(source)
     folder.mkdir()
-    compiled = cache_folder() / "native"
-    if compiled.is_dir():
-        (folder / "native").symlink_to(compiled)
+    compiled_code = cache_folder() / "native"
+    if compiled_code.is_dir():
+        (folder / "native").symlink_to(compiled_code)
     os.environ["REGARD_CACHE"] = str(folder)
 
 
-def attack(asked: argparse.Namespace, place: Path, outcomes: list[Outcome]) -> None:
+def run_parts(options: argparse.Namespace, folder_of_run: Path, outcomes: list[Outcome]) -> None:
     """Run the parts, each in its own folder, and collect their outcomes."""
     from benchmarks.attack.outcome import Plan
 
-    for part in PARTS if asked.part is None else (asked.part,):
-        folder = place / part
+    for part in PARTS if options.part is None else (options.part,):
+        folder = folder_of_run / part
         folder.mkdir()
         module = importlib.import_module(f"benchmarks.attack.{part}")
-        outcomes += module.run(Plan(asked.seed, asked.quick, folder, asked.only))
+        outcomes += module.run(Plan(options.seed, options.quick, folder, options.only))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ def resume(run: Path) -> list[str]:
 
 
 def index(texts: Path, folder: Path, model: Path) -> list[str]:
-    """Build an index, or go on with one that was begun."""
-    begun = ["--add"] if (folder / "index.json").is_file() else []
-    return ["index", str(texts), "-o", str(folder), "-m", str(model), "--threads", "1", *begun]
+    """Build an index, or resume one that was interrupted."""
+    resume = ["--add"] if (folder / "index.json").is_file() else []
+    return ["index", str(texts), "-o", str(folder), "-m", str(model), "--threads", "1", *resume]
 
 
 def search(folder: Path) -> list[str]:
@@ -49,10 +49,10 @@ def serve(model: Path) -> list[str]:
     return ["serve", str(model), "--port", "0"]
 
 
-class Ended(NamedTuple):
-    """How a command ended."""
+class CommandResult(NamedTuple):
+    """Exit code and output of a command."""
 
-    code: int | None  # None: it did not end in time
+    code: int | None  # None: it was still running at the timeout
     output: str
     errors: str
 
@@ -60,8 +60,8 @@ class Ended(NamedTuple):
 class Launcher:
     """Run command lines one after the other, each in its own process that can be killed."""
 
-    def __init__(self, place: Path) -> None:
-        self._place, self._numbers = place, count()
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, count()
         command = [sys.executable, "-m", "benchmarks.attack.launcher"]
         self._server = subprocess.Popen(
             command,
@@ -72,20 +72,22 @@ class Launcher:
             text=True,
             bufsize=1,
         )
-        self.run(["--version"])  # its imports are done before anything is timed
+        self.run(["--version"])  # waits until the imports of the launcher are done
 
     def start(self, args: list[str], timeout: float = 120) -> Child:
-        base = self._place / f"command-{next(self._numbers)}"
-        order = {"args": args, "cwd": str(self._place), "output": f"{base}.out", "errors": f"{base}.err"}
+        """Start a command and return its process."""
+        base = self._folder / f"command-{next(self._numbers)}"
+        order = {"args": args, "cwd": str(self._folder), "output": f"{base}.out", "errors": f"{base}.err"}
         return Child(self._server, order, int(timeout))
 
-    def run(self, args: list[str]) -> Ended:
+    def run(self, args: list[str]) -> CommandResult:
         """Run a command to its end."""
         child = self.start(args)
         code = child.wait()
-        return Ended(code, child.output.read_text(errors="replace"), errors(child))
+        return CommandResult(code, child.output.read_text(errors="replace"), errors(child))
 
     def close(self) -> None:
+        """End the launcher process."""
         self._server.kill()
         self._server.communicate()
 
@@ -96,9 +98,10 @@ def errors(child: Child) -> str:
 
 
 @contextmanager
-def launcher(place: Path) -> Iterator[Launcher]:
-    found = Launcher(place)
+def launcher(folder: Path) -> Iterator[Launcher]:
+    """A launcher for the block; commands run in `folder`."""
+    started = Launcher(folder)
     try:
-        yield found
+        yield started
     finally:
-        found.close()
+        started.close()

@@ -22,7 +22,7 @@ from tests.search.small import embedder
 from tests.training import tiny
 
 from benchmarks.attack import commands
-from benchmarks.attack.commands import Ended, Launcher
+from benchmarks.attack.commands import CommandResult, Launcher
 from benchmarks.attack.outcome import Outcome, Plan, attacking
 from regard.files.atomic import write_folder
 from regard.files.checksums import CHECKSUMS, file_sha256
@@ -36,11 +36,11 @@ from regard.search.index import IndexInfo
 from regard.training.step_folders import step_folders
 
 WRONG = ("x", "", [], {}, [[]], -1, 2**70, 1e308, True, None, "../..", "\0")
-DRAWN = 30  # random changes of each kind of folder
+DRAWN = 30  # random changes per kind of folder
 
 
 class Subject(NamedTuple):
-    """A kind of folder: an intact one, the command that uses it, changes by name, and how they are drawn."""
+    """A kind of folder: an intact one, the command that reads it, named changes, and random changes."""
 
     name: str
     folder: Path
@@ -50,71 +50,72 @@ class Subject(NamedTuple):
 
 
 def run(plan: Plan) -> list[Outcome]:
-    with commands.launcher(plan.place) as launcher:
+    with commands.launcher(plan.folder) as launcher:
         subjects = [make(plan, launcher) for make in (model, tagger, index, recommender, training_run)]
         cases = [(subject, name) for subject in subjects for name in [*subject.changes, *range(DRAWN)]]
         numbers = plan.numbers(len(cases))[:: 10 if plan.quick else 1]
         with attacking("changed folders", "folders", len(numbers), "folders") as (outcome, progress):
-            whole = {
-                subject.name: use(launcher, subject, plan.place / "used" / "whole", None)[0]
+            intact = {
+                subject.name: run_on_copy(launcher, subject, plan.folder / "used" / "whole", None)[0]
                 for subject in subjects
             }
-            unharmed = 0
+            unaffected = 0
             for number in numbers:
                 subject, name = cases[number]
-                drawn = name if isinstance(name, str) else plan.draw(subject.name, name)
-                target = plan.place / "used" / f"{subject.name}-{number}"
-                ended, shown = use(launcher, subject, target, drawn)
-                problem = judge(ended, whole[subject.name])
+                change = name if isinstance(name, str) else plan.draw(subject.name, name)
+                target = plan.folder / "used" / f"{subject.name}-{number}"
+                result, description = run_on_copy(launcher, subject, target, change)
+                problem = judge(result, intact[subject.name])
                 outcome.count += 1
-                unharmed += ended.code == 0
+                unaffected += result.code == 0
                 progress.advance()
                 if problem:
-                    outcome.failed(number, f"{subject.name}, {shown}: {problem}", plan.seed)
-            outcome.note = (
-                f"{outcome.count - unharmed} refused with a sentence, {unharmed} not needed by the command"
-            )
+                    outcome.failed(number, f"{subject.name}, {description}: {problem}", plan.seed)
+            refused = outcome.count - unaffected
+            outcome.note = f"{refused} refused with a sentence, {unaffected} not needed by the command"
     return [outcome]
 
 
-def use(
+def run_on_copy(
     launcher: Launcher, subject: Subject, target: Path, change: str | random.Random | None
-) -> tuple[Ended, str]:
-    """Copy a folder, change it, run its command: how that ended, and what was changed."""
+) -> tuple[CommandResult, str]:
+    """Copy a folder, change the copy and run its command; return the result and what was changed."""
     shutil.copytree(subject.folder, target)
-    shown = change if isinstance(change, str) else ""
+    description = change if isinstance(change, str) else ""
     if isinstance(change, str):
         subject.changes[change](target)
     elif change is not None:
-        shown = change.choice(subject.drawn)(change, target)
-    ended = launcher.run(subject.command(target))
-    answer = ended.output.replace(str(target), "FOLDER")
-    if ended.code == 0 and (target / "checkpoints").is_dir():  # a run says nothing: its answer is its model
+        description = change.choice(subject.drawn)(change, target)
+    result = launcher.run(subject.command(target))
+    answer = result.output.replace(str(target), "FOLDER")
+    if (
+        result.code == 0 and (target / "checkpoints").is_dir()
+    ):  # `resume --quiet` prints nothing: compare its model
         answer = file_sha256(target / "model" / "model.safetensors")
     shutil.rmtree(target)
-    return ended._replace(output=answer), shown
+    return result._replace(output=answer), description
 
 
-def judge(ended: Ended, whole: Ended) -> str | None:
-    """What is wrong with how a command ended on a changed folder."""
-    if whole.code:
-        return f"the folder that nobody changed gives {whole.code}: {whole.errors}"
-    if "Traceback" in ended.errors:
-        return f"a traceback: {ended.errors[-300:]}"
-    if ended.code == 0:
+def judge(result: CommandResult, intact: CommandResult) -> str | None:
+    """What is wrong with the result of a command on a changed folder; None if nothing is."""
+    if intact.code:
+        return f"the intact folder gives {intact.code}: {intact.errors}"
+    if "Traceback" in result.errors:
+        return f"a traceback: {result.errors[-300:]}"
+    if result.code == 0:
         return (
             None
-            if ended.output == whole.output
-            else f"used in silence, with another answer: {ended.output[:200]}"
+            if result.output == intact.output
+            else f"used in silence, with another answer: {result.output[:200]}"
         )
-    lines = ended.errors.strip().splitlines()
-    last = lines[-1] if lines else ""
-    if ended.code != 2 or not last.startswith("regard: ") or not 20 < len(last) < 800:
-        return f"exit code {ended.code} and {ended.errors[-300:]!r}"
-    return None if len(lines) == 1 else f"{len(lines)} lines instead of one: {ended.errors[:300]!r}"
+    lines = result.errors.strip().splitlines()
+    last_line = lines[-1] if lines else ""
+    if result.code != 2 or not last_line.startswith("regard: ") or not 20 < len(last_line) < 800:
+        return f"exit code {result.code} and {result.errors[-300:]!r}"
+    return None if len(lines) == 1 else f"{len(lines)} lines instead of one: {result.errors[:300]!r}"
 
 
-# How changes are drawn. Each changes one file and says what it did.
+# Random changes: each changes one file and returns a description.
 
 
 def flipped(draw: random.Random, folder: Path) -> str:
@@ -122,17 +123,17 @@ def flipped(draw: random.Random, folder: Path) -> str:
     content = bytearray(path.read_bytes())
     if not content:
         return "nothing to flip"
-    place = draw.randrange(len(content))
-    content[place] ^= 1 << draw.randrange(8)
+    position = draw.randrange(len(content))
+    content[position] ^= 1 << draw.randrange(8)
     path.write_bytes(content)
-    return f"bit of byte {place} of {path.relative_to(folder)} flipped"
+    return f"bit of byte {position} of {path.relative_to(folder)} flipped"
 
 
 def shortened(draw: random.Random, folder: Path) -> str:
     path = any_file(draw, folder)
-    left = draw.randrange(max(1, path.stat().st_size))
-    os.truncate(path, left)
-    return f"{path.relative_to(folder)} cut to {left} bytes"
+    length = draw.randrange(max(1, path.stat().st_size))
+    os.truncate(path, length)
+    return f"{path.relative_to(folder)} cut to {length} bytes"
 
 
 def removed(draw: random.Random, folder: Path) -> str:
@@ -142,28 +143,28 @@ def removed(draw: random.Random, folder: Path) -> str:
 
 
 def swapped(draw: random.Random, folder: Path) -> str:
-    one, other = any_file(draw, folder), any_file(draw, folder)
-    contents = one.read_bytes(), other.read_bytes()
-    one.write_bytes(contents[1])
-    other.write_bytes(contents[0])
-    return f"{one.relative_to(folder)} and {other.relative_to(folder)} swapped"
+    first_matrix, second = any_file(draw, folder), any_file(draw, folder)
+    contents = first_matrix.read_bytes(), second.read_bytes()
+    first_matrix.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    return f"{first_matrix.relative_to(folder)} and {second.relative_to(folder)} swapped"
 
 
 def mistyped(*names: str) -> Callable[[random.Random, Path], str]:
     """Replace a value of a JSON file by one of another type or size, and update the checksums to match."""
 
     def change(draw: random.Random, folder: Path) -> str:
-        name, seed, shown = (
+        name, seed, description = (
             draw.choice([name for name in names if any(folder.rglob(name))]),
             draw.random(),
             "",
         )
-        for path in sorted(folder.rglob(name)):  # of all checkpoints, or the one before would be taken
-            found = json.loads(path.read_text(encoding="utf-8"))
-            shown = replaced(random.Random(seed), found, "")
-            path.write_text(json.dumps(found), encoding="utf-8")
-            sign(path.parent)
-        return f"{name}: {shown}"
+        for path in sorted(folder.rglob(name)):  # in all checkpoints: otherwise the one before would be used
+            content = json.loads(path.read_text(encoding="utf-8"))
+            description = replaced(random.Random(seed), content, "")
+            path.write_text(json.dumps(content), encoding="utf-8")
+            update_checksums(path.parent)
+        return f"{name}: {description}"
 
     return change
 
@@ -173,20 +174,20 @@ def replaced(draw: random.Random, block: Any, where: str) -> str:
     key = draw.choice(keys)
     if isinstance(block[key], dict | list) and block[key] and draw.random() < 0.8:
         return replaced(draw, block[key], f"{where}.{key}")
-    value = draw.choice([value for value in WRONG if not alike(block[key], value)])
+    value = draw.choice([value for value in WRONG if not may_replace(block[key], value)])
     block[key] = value
     return f"{where}.{key} is {value!r:.30}"
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether one value may replace the other: any number for a float, a small one for an integer."""
-    if isinstance(one, float):
-        return isinstance(other, int | float) and not isinstance(other, bool)
-    return type(one) is type(other) and other != 2**70
+def may_replace(value: Any, replacement: Any) -> bool:
+    """True if a replacement is still valid: any number for a float, a value of the same type otherwise."""
+    if isinstance(value, float):
+        return isinstance(replacement, int | float) and not isinstance(replacement, bool)
+    return type(value) is type(replacement) and replacement != 2**70
 
 
-def sign(folder: Path) -> None:
-    """Make checksums.json fit the files."""
+def update_checksums(folder: Path) -> None:
+    """Recompute checksums.json, so that the change is not noticed by its checksum."""
     if (folder / CHECKSUMS).is_file():
         sums = {
             name: file_sha256(folder / name)
@@ -196,11 +197,12 @@ def sign(folder: Path) -> None:
 
 
 def any_file(draw: random.Random, folder: Path) -> Path:
+    """A random file of a folder, at any depth."""
     return draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
 def without_checksums(changes: dict) -> dict:
-    """Changes that no checksum gives away."""
+    """The same changes in a folder without checksums, which would reveal every change."""
 
     def bare(change: Callable, name: str) -> Callable:
         def edit(folder: Path) -> None:
@@ -217,7 +219,7 @@ FILES = (flipped, shortened, removed, swapped)
 
 
 def model(plan: Plan, launcher: Launcher) -> Subject:
-    folder = plan.place / "model"
+    folder = plan.folder / "model"
     write_folder(folder, tampering.save)
     drawn = (*FILES, *[mistyped("config.json", "card.json", "tokenizer.json")] * 4)
     changes = without_checksums(tampering.TAMPERINGS)
@@ -231,7 +233,7 @@ def model(plan: Plan, launcher: Launcher) -> Subject:
 
 
 def tagger(plan: Plan, launcher: Launcher) -> Subject:
-    folder = plan.place / "tagger"
+    folder = plan.folder / "tagger"
     write_folder(folder, tampering.save_tagger)
     drawn = (*FILES, *[mistyped("config.json", "source.json", "target.json")] * 4)
     changes = without_checksums(tampering.READERS)
@@ -241,20 +243,24 @@ def tagger(plan: Plan, launcher: Launcher) -> Subject:
 
 
 def index(plan: Plan, launcher: Launcher) -> Subject:
-    folder, place = plan.place / "index", plan.place / "embedder"
-    made = embedder(dim=16)
-    save(place, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
+    folder, model_folder = plan.folder / "index", plan.folder / "embedder"
+    model = embedder(dim=16)
+    save(model_folder, model, model.config, model.source_tokenizer, model.target_tokenizer, {})
     documents = [Document(f"d{i}", f"text number {i}") for i in range(30)]
-    build_index.create(folder, IndexInfo(str(place), made.fingerprint(), 16))
+    build_index.create(folder, IndexInfo(str(model_folder), model.fingerprint(), 16))
     build_index.add(
-        folder, documents, embed([each.text for each in documents], made), min_graph_size=10, threads=1
+        folder,
+        documents,
+        embed([document.text for document in documents], model),
+        min_graph_size=10,
+        threads=1,
     )
     drawn = (*FILES, *[mistyped("index.json")] * 3)
     return Subject("an index", folder, commands.search, without_checksums(tampering.INDEXES), drawn)
 
 
 def recommender(plan: Plan, launcher: Launcher) -> Subject:
-    folder, rng = plan.place / "recommender", np.random.default_rng(1)
+    folder, rng = plan.folder / "recommender", np.random.default_rng(1)
     users, items = [f"u{n}" for n in range(8)], [f"i{n}" for n in range(6)]
     vectors = rng.normal(size=(8, 2)), rng.normal(size=(6, 2))
     Recommender(
@@ -274,9 +280,9 @@ def recommender(plan: Plan, launcher: Launcher) -> Subject:
 
 def training_run(plan: Plan, launcher: Launcher) -> Subject:
     """A run that was stopped: it has checkpoints, and no model yet."""
-    folder, recipe = plan.place / "run", plan.place / "recipe.yaml"
+    folder, recipe = plan.folder / "run", plan.folder / "recipe.yaml"
     changes = {"training__steps": 16, "training__validate_every": 8, "training__average": 1}
-    recipe.write_text(dump_recipe(load_recipe(tiny.recipe(plan.place, **changes))), encoding="utf-8")
+    recipe.write_text(dump_recipe(load_recipe(tiny.recipe(plan.folder, **changes))), encoding="utf-8")
     launcher.run(commands.train(recipe, folder))
     shutil.rmtree(folder / "model")
     (folder / "report.json").unlink()
@@ -284,17 +290,19 @@ def training_run(plan: Plan, launcher: Launcher) -> Subject:
 
 
 def every(name: str, change: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """The same change in every checkpoint, with checksums that fit."""
+    """Make the same change in every checkpoint, and update the checksums."""
 
     def edit(folder: Path) -> None:
         for step in step_folders(folder / "checkpoints"):
             change(step / name)
-            sign(step)
+            update_checksums(step)
 
     return edit
 
 
 def weights(change: Callable[[dict], Any]) -> Callable[[Path], None]:
+    """Change the tensors of every checkpoint."""
+
     def edit(path: Path) -> None:
         tensors = load_file(path)
         change(tensors)
@@ -304,10 +312,12 @@ def weights(change: Callable[[dict], Any]) -> Callable[[Path], None]:
 
 
 def written(content: str | bytes) -> Callable[[Path], Any]:
+    """Overwrite a file."""
     return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def first(tensors: dict) -> str:
+def first_matrix(tensors: dict) -> str:
+    """The name of the first floating-point matrix."""
     return min(name for name in tensors if tensors[name].is_floating_point() and tensors[name].ndim > 1)
 
 
@@ -325,14 +335,14 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     "states are deep": every("state.json", written(DEEP)),
     "states are no JSON": every("state.json", written("{nonsense")),
     "states are no UTF-8": every("state.json", written(b"\xff\xfe{}")),
-    "weights are NaN": weights(lambda tensors: tensors[first(tensors)].fill_(float("nan"))),
-    "a tensor is missing": weights(lambda tensors: tensors.pop(first(tensors))),
-    "a tensor is renamed": weights(lambda tensors: tensors.update(other=tensors.pop(first(tensors)))),
+    "weights are NaN": weights(lambda tensors: tensors[first_matrix(tensors)].fill_(float("nan"))),
+    "a tensor is missing": weights(lambda tensors: tensors.pop(first_matrix(tensors))),
+    "a tensor is renamed": weights(lambda tensors: tensors.update(other=tensors.pop(first_matrix(tensors)))),
     "a tensor is shorter": weights(
-        lambda tensors: tensors.update({first(tensors): tensors[first(tensors)][:1].clone()})
+        lambda tensors: tensors.update({first_matrix(tensors): tensors[first_matrix(tensors)][:1].clone()})
     ),
     "a tensor is of integers": weights(
-        lambda tensors: tensors.update({first(tensors): tensors[first(tensors)].int()})
+        lambda tensors: tensors.update({first_matrix(tensors): tensors[first_matrix(tensors)].int()})
     ),
     "tensors of no bytes": every("tensors.safetensors", written(b"")),
     "tensors of nonsense": every("tensors.safetensors", written(b"nonsense" * 100)),

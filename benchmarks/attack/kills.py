@@ -26,9 +26,9 @@ from regard.recipe.loading import dump_recipe, load_recipe
 
 KILLS = {"training": 20, "indexing": 14, "translating": 14, "classifying": 8}
 QUICK = {"training": 1, "indexing": 1, "translating": 1, "classifying": 0}
-EACH = 3  # kills of one run, before it is left alone
+KILLS_PER_RUN = 3  # then the run may finish
 SIGNALS = (signal.SIGKILL,) * 7 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
-FINE = {
+EXPECTED_CODES = {
     signal.SIGTERM: (143, -signal.SIGTERM),
     signal.SIGINT: (130, -signal.SIGINT),
     signal.SIGKILL: (-signal.SIGKILL,),
@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 def run(plan: Plan) -> list[Outcome]:
     outcomes = []
-    with commands.launcher(plan.place) as launcher:
+    with commands.launcher(plan.folder) as launcher:
         for name, kills in (QUICK if plan.quick else KILLS).items():
             if kills:
                 outcomes.append(attack(plan, launcher, JOBS[name](plan), kills))
@@ -53,28 +53,26 @@ def run(plan: Plan) -> list[Outcome]:
 
 
 def attack(plan: Plan, launcher: Launcher, job: Job, kills: int) -> Outcome:
-    """Runs of one job, until it has been killed so many times."""
-    reference, seconds = plan.place / f"{job.name}-reference", 0.0
+    """Run a job again and again until it was killed `kills` times, each run compared with the reference."""
+    reference, seconds = plan.folder / f"{job.name}-reference", 0.0
     with attacking(f"kills of {job.name}", "kills", kills, "kills") as (outcome, progress):
-        begin = time.monotonic()
-        ended = launcher.run(job.command(reference))
-        seconds = time.monotonic() - begin
-        if ended.code:
-            outcome.failed(
-                0, f"the run that nobody killed ended with {ended.code}: {ended.errors}", plan.seed
-            )
+        start = time.monotonic()
+        result = launcher.run(job.command(reference))
+        seconds = time.monotonic() - start
+        if result.code:
+            outcome.failed(0, f"the run without kills ended with {result.code}: {result.errors}", plan.seed)
             return outcome
         number, runs = plan.only or 0, 0
         while outcome.count < kills:
-            target, before = plan.place / f"{job.name}-{number}", outcome.count
+            target, before = plan.folder / f"{job.name}-{number}", outcome.count
             draw = plan.draw(job.name, number)
-            problem = one(
+            problem = run_with_kills(
                 launcher,
                 job,
                 target,
                 draw,
                 seconds,
-                min(EACH, kills - outcome.count),
+                min(KILLS_PER_RUN, kills - outcome.count),
                 outcome,
                 progress.advance,
             )
@@ -89,7 +87,7 @@ def attack(plan: Plan, launcher: Launcher, job: Job, kills: int) -> Outcome:
     return outcome
 
 
-def one(
+def run_with_kills(
     launcher: Launcher,
     job: Job,
     target: Path,
@@ -99,27 +97,28 @@ def one(
     outcome: Outcome,
     advance: Callable,
 ) -> str | None:
-    """Start, kill, start again …, and let it end; what went wrong."""
+    """Start, kill and restart a run, then let it finish; return what went wrong, if anything."""
     for _ in range(kills):
-        number, moment = draw.choice(SIGNALS), draw.uniform(0, 0.7 * seconds)
+        number, delay = draw.choice(SIGNALS), draw.uniform(0, 0.7 * seconds)
         child = launcher.start(job.command(target))
-        if child.wait(moment) is None:
+        if child.wait(delay) is None:
             child.send(number)
             code = child.wait()
             if code == 0:
-                continue  # it came to its own end a moment before
+                continue  # it finished just before the signal
             outcome.count += 1
             advance()
-            if code not in FINE[number] or "Traceback" in commands.errors(child):
+            if code not in EXPECTED_CODES[number] or "Traceback" in commands.errors(child):
                 name = signal.Signals(number).name
-                return f"ended with {code} after {name} at {moment:.2f} s: {commands.errors(child)}"
+                return f"ended with {code} after {name} at {delay:.2f} s: {commands.errors(child)}"
         elif child.code != 0:
-            return f"went on and ended with {child.code}: {commands.errors(child)}"
-    ended = launcher.run(job.command(target))
-    return f"went on and ended with {ended.code}: {ended.errors}" if ended.code else None
+            return f"was resumed and ended with {child.code}: {commands.errors(child)}"
+    result = launcher.run(job.command(target))
+    return f"was resumed and ended with {result.code}: {result.errors}" if result.code else None
 
 
 def remove(target: Path) -> None:
+    """Delete a file or folder."""
     if target.is_dir():
         shutil.rmtree(target)
     else:
@@ -127,9 +126,9 @@ def remove(target: Path) -> None:
 
 
 def training(plan: Plan) -> Job:
-    recipe = plan.place / "recipe.yaml"
+    recipe = plan.folder / "recipe.yaml"
     recipe.write_text(
-        dump_recipe(load_recipe(tiny.recipe(plan.place, training__steps=20 if plan.quick else 120))),
+        dump_recipe(load_recipe(tiny.recipe(plan.folder, training__steps=20 if plan.quick else 120))),
         encoding="utf-8",
     )
 
@@ -150,21 +149,28 @@ def training(plan: Plan) -> Job:
 
 
 def indexing(plan: Plan) -> Job:
-    texts, model = plan.place / "documents.txt", plan.place / "embedder"
-    made = embedder(encoder={"kind": "embedding"})
-    save(model, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
+    texts, model = plan.folder / "documents.txt", plan.folder / "embedder"
+    embedding_model = embedder(encoder={"kind": "embedding"})
+    save(
+        model,
+        embedding_model,
+        embedding_model.config,
+        embedding_model.source_tokenizer,
+        embedding_model.target_tokenizer,
+        {},
+    )
     write_lines(texts, 4_000 if plan.quick else 36_000, 6, plan.draw("documents", 0))
     return Job("indexing", lambda folder: commands.index(texts, folder, model), different_files)
 
 
 def translating(plan: Plan) -> Job:
-    model, texts = model_folders.translator(plan.place / "translator"), plan.place / "sentences.txt"
+    model, texts = model_folders.translator(plan.folder / "translator"), plan.folder / "sentences.txt"
     write_lines(texts, 4_200 if plan.quick else 12_500, 3, plan.draw("sentences", 0))
     return Job("translating", lambda path: commands.on_file("translate", model, texts, path), different_bytes)
 
 
 def classifying(plan: Plan) -> Job:
-    model, texts = model_folders.classifier(plan.place / "classifier"), plan.place / "texts.txt"
+    model, texts = model_folders.classifier(plan.folder / "classifier"), plan.folder / "texts.txt"
     write_lines(texts, 40_000, 6, plan.draw("texts", 0))
     return Job("classifying", lambda path: commands.on_file("classify", model, texts, path), different_bytes)
 
@@ -173,22 +179,28 @@ JOBS = {"training": training, "indexing": indexing, "translating": translating, 
 
 
 def write_lines(path: Path, count: int, words: int, draw: random.Random) -> None:
-    known = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 8))) for _ in range(500)]
-    lines = (" ".join(draw.choices(known, k=draw.randint(1, words))) for _ in range(count))
+    """Write lines of 1 to `words` random words."""
+    vocabulary = [
+        "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 8))) for _ in range(500)
+    ]
+    lines = (" ".join(draw.choices(vocabulary, k=draw.randint(1, words))) for _ in range(count))
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def different_bytes(path: Path, reference: Path) -> str | None:
-    left = [found.name for found in path.parent.glob(f"*{path.name}*") if found != path]
+    leftovers = [file.name for file in path.parent.glob(f"*{path.name}*") if file != path]
     if path.read_bytes() != reference.read_bytes():
         return f"{path.name} is not byte for byte the file of the run without kills"
-    return f"left behind: {', '.join(left)}" if left else None
+    return f"left behind: {', '.join(leftovers)}" if leftovers else None
 
 
 def different_files(folder: Path, reference: Path) -> str | None:
-    """The first file of two folders that is not the same."""
-    names = [sorted(str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()) for f in (folder, reference)]
+    """Which files of two folders differ; None if none do."""
+    names = [
+        sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        for root in (folder, reference)
+    ]
     if names[0] != names[1]:
         return f"other files than without kills: {sorted(set(names[0]) ^ set(names[1]))}"
-    other = [name for name in names[0] if (folder / name).read_bytes() != (reference / name).read_bytes()]
-    return f"not the bytes of the run without kills: {', '.join(other)}" if other else None
+    different = [name for name in names[0] if (folder / name).read_bytes() != (reference / name).read_bytes()]
+    return f"not the bytes of the run without kills: {', '.join(different)}" if different else None

@@ -26,17 +26,18 @@ from regard.training import trainer  # noqa: F401
 
 
 def serve() -> None:
+    """Run each order of standard input in a fork, one after the other."""
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(obey(json.loads(line)))
-        print(child, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        process = os.fork()
+        if process == 0:
+            os._exit(run_command(json.loads(line)))
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
-def obey(order: dict) -> int:
-    """Run a command line as `regard` does, and give its exit code."""
-    # A shell lets what it starts in the background ignore Ctrl-C.
+def run_command(order: dict) -> int:
+    """Run a command line as `regard` does, and return its exit code."""
+    # Shells make background processes ignore SIGINT: restore its default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "output"), (2, "errors")):

@@ -18,7 +18,7 @@ class Plan(NamedTuple):
 
     seed: int
     quick: bool
-    place: Path
+    folder: Path
     only: int | None = None
 
     def draw(self, part: str, number: int) -> random.Random:
@@ -50,12 +50,12 @@ class Outcome:
 @contextmanager
 def attacking(what: str, part: str, total: int, unit: str) -> Iterator[tuple[Outcome, Progress]]:
     """An outcome whose seconds are counted, and a progress bar of `total` attacks."""
-    outcome, begin = Outcome(what, part), time.monotonic()
+    outcome, start = Outcome(what, part), time.monotonic()
     try:
         with track(total, what, unit) as progress:
             yield outcome, progress
     finally:
-        outcome.seconds = time.monotonic() - begin
+        outcome.seconds = time.monotonic() - start
 
 
 def table(outcomes: list[Outcome]) -> str:

@@ -31,6 +31,7 @@ from tests.training.tiny import ROOT, environment
 
 from benchmarks.attack import commands
 from benchmarks.attack.outcome import Outcome, Plan, attacking
+from benchmarks.peers.memory import memory_status
 from regard.decoding.engine import fast
 from regard.files.progress import Progress
 from regard.models.folder import load, save
@@ -42,16 +43,16 @@ from regard.pipelines.translate import translate
 REQUESTS = {"translate": 3200, "classify": 2400, "tag": 2200, "embed": 2400}
 QUICK = {"classify": 200}
 CONNECTIONS, SILENT, SLOW = 64, 50, 4
-NEAR = 1e-4  # tolerance of scores: float32 sums differ between batches of different shapes
-LOG = 20_000  # bytes that a server may write to standard error in all
+TOLERANCE = 1e-4  # tolerance of scores: float32 sums differ between batches of different shapes
+MAX_LOG_BYTES = 20_000  # that a server may write to standard error
 WORDS = "the small dog and two dogs run over there I like Ada London you very much 🐕 Über".split()  # noqa: SIM905
 
 
-SHORT = "the small dog"
+SHORT_TEXT = "the small dog"
 
 
 class Route(NamedTuple):
-    """A server: its model folder, options of a request, and a check of an answer."""
+    """A route of the server: its model folder, random options of a request, and a check of an answer."""
 
     name: str
     folder: Path
@@ -60,19 +61,20 @@ class Route(NamedTuple):
 
 
 def run(plan: Plan) -> list[Outcome]:
-    texts = pool(plan.draw("texts", 0))
+    texts = sample_texts(plan.draw("texts", 0))
     total = QUICK if plan.quick else REQUESTS
     return [
-        attack(plan, ROUTES[name](plan.place / name, texts), texts, count) for name, count in total.items()
+        attack_route(plan, ROUTES[name](plan.folder / name, texts), texts, count)
+        for name, count in total.items()
     ]
 
 
-def pool(draw: random.Random) -> list[str]:
+def sample_texts(draw: random.Random) -> list[str]:
     """Texts of 0 to 100 words, most of them one sentence."""
     return [
         "",
         " ",
-        SHORT,
+        SHORT_TEXT,
         *(" ".join(draw.choices(WORDS, k=k)) for k in (1, 2, 3, 5, 8, 12) * 20 + (40, 100)),
     ]
 
@@ -83,21 +85,21 @@ def request(plan: Plan, route: Route, texts: list[str], number: int) -> dict[str
     return {"texts": chosen, **route.options(draw)}
 
 
-def attack(plan: Plan, route: Route, texts: list[str], count: int) -> Outcome:
+def attack_route(plan: Plan, route: Route, texts: list[str], count: int) -> Outcome:
     numbers = plan.numbers(count)
     with attacking(f"requests to /{route.name}", "requests", len(numbers), "requests") as (outcome, progress):
         with (
-            serving(route.folder, plan.place / f"{route.name}.log") as server,
-            rude(server, route, plan) as rudeness,
+            serving(route.folder, plan.folder / f"{route.name}.log") as server,
+            bad_clients(server, route, plan) as clients,
         ):
-            load_with(plan, route, texts, numbers, server, outcome, progress)
-        for problem in [*server.problems(), *rudeness.problems]:
+            send_all(plan, route, texts, numbers, server, outcome, progress)
+        for problem in [*server.problems(), *clients.problems]:
             outcome.failed(0, problem, plan.seed)
-        outcome.note = f"{rudeness}; server: {server.memory}, log {server.log.stat().st_size:,} bytes"
+        outcome.note = f"{clients}; server: {server.memory}, log {server.log.stat().st_size:,} bytes"
     return outcome
 
 
-def load_with(
+def send_all(
     plan: Plan,
     route: Route,
     texts: list[str],
@@ -107,17 +109,17 @@ def load_with(
     progress: Progress,
 ) -> None:
     """Send every request over one of the connections, which stay open, and compare the answers."""
-    todo, lock = list(reversed(numbers)), threading.Lock()
+    remaining, lock = list(reversed(numbers)), threading.Lock()
 
-    def work() -> None:
+    def send_requests() -> None:
         connection = http.client.HTTPConnection(*server.address, timeout=300)
         while True:
             with lock:
-                if not todo:
+                if not remaining:
                     break
-                number = todo.pop()
+                number = remaining.pop()
             body = request(plan, route, texts, number)
-            problem = ask(connection, route, body)
+            problem = send(connection, route, body)
             with lock:
                 outcome.count += 1
                 progress.advance()
@@ -125,7 +127,7 @@ def load_with(
                     outcome.failed(number, problem, plan.seed)
         connection.close()
 
-    threads = [threading.Thread(target=work) for _ in range(CONNECTIONS)]
+    threads = [threading.Thread(target=send_requests) for _ in range(CONNECTIONS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -136,16 +138,16 @@ def load_with(
         )
 
 
-def ask(connection: http.client.HTTPConnection, route: Route, body: dict[str, Any]) -> str | None:
+def send(connection: http.client.HTTPConnection, route: Route, body: dict[str, Any]) -> str | None:
     """Send one request and return what is wrong with its answer, if anything."""
     try:
         connection.request("POST", f"/{route.name}", json.dumps(body), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        status, found = answer.status, answer.read()
+        response = connection.getresponse()
+        status, body_bytes = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         return f"lost: {type(error).__name__} {error}"
-    return route.wrong(body, json.loads(found)) if status == 200 else f"{status}: {found[:300]!r}"
+    return route.wrong(body, json.loads(body_bytes)) if status == 200 else f"{status}: {body_bytes[:300]!r}"
 
 
 class Server:
@@ -167,28 +169,29 @@ class Server:
         self.address = host, int(port)
 
     def stop(self) -> None:
-        """Note its memory, ask it to end, and wait."""
+        """Note its memory, send SIGTERM, and wait for its end."""
         status = Path(f"/proc/{self.process.pid}/status")
         if status.is_file():
-            found = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            now, most = (int(found[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
-            self.memory = f"{now} MB, {most} MB at most"
-        alive = self.process.poll() is None
-        if alive:
+            current, peak = (memory_status(key, self.process.pid) >> 20 for key in ("VmRSS", "VmHWM"))
+            self.memory = f"{current} MB, {peak} MB at most"
+        was_running = self.process.poll() is None
+        if was_running:
             self.process.send_signal(signal.SIGTERM)
         try:
             self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
-        self.code = self.process.returncode if alive else f"{self.process.returncode} before it was asked to"
+        self.code = (
+            self.process.returncode if was_running else f"{self.process.returncode} before it was asked to"
+        )
         self._file.close()
 
     def problems(self) -> Iterator[str]:
         log = self.log.read_text(errors="replace")
         if self.code != 0:
             yield f"the server ended with {self.code}: {log[-300:]}"
-        if "Traceback" in log or len(log) > LOG:
+        if "Traceback" in log or len(log) > MAX_LOG_BYTES:
             yield f"the server's log has {len(log):,} bytes: {log[:300]}"
 
 
@@ -201,13 +204,13 @@ def serving(folder: Path, log: Path) -> Iterator[Server]:
         server.stop()
 
 
-class Rudeness:
-    """Clients that behave badly until `stop` is set; what they did, and what the server did wrong."""
+class BadClients:
+    """Misbehaving clients, until `stop` is set. `done` counts what they did; `problems` are the server's."""
 
     def __init__(self, server: Server, route: Route, plan: Plan) -> None:
         self.stop, self.done, self.problems = threading.Event(), Counter(), []
         self._server, self._route, self._draw = server, route, plan.draw("rude", 0)
-        body = {"texts": [SHORT], **route.options(self._draw)}
+        body = {"texts": [SHORT_TEXT], **route.options(self._draw)}
         self._body, encoded = body, json.dumps(body).encode()
         self._request = (
             f"POST /{route.name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -222,19 +225,19 @@ class Rudeness:
         return socket.create_connection(self._server.address, 60)
 
     def slow(self) -> None:
-        """A request byte by byte, within the time that the server gives; it is answered like any other."""
+        """Send a request byte by byte, within the server's time limit; it must be answered like any other."""
         while not self.stop.is_set():
             with self.connect() as sock:
-                for at in range(len(self._request)):
-                    sock.sendall(self._request[at : at + 1])
+                for position in range(len(self._request)):
+                    sock.sendall(self._request[position : position + 1])
                     time.sleep(0.02)
-                answer = http.client.HTTPResponse(sock)
-                answer.begin()
-                found = answer.read()
+                response = http.client.HTTPResponse(sock)
+                response.begin()
+                body = response.read()
             problem = (
-                self._route.wrong(self._body, json.loads(found))
-                if answer.status == 200
-                else f"{answer.status} {found[:200]!r}"
+                self._route.wrong(self._body, json.loads(body))
+                if response.status == 200
+                else f"{response.status} {body[:200]!r}"
             )
             self.done["slow"] += 1
             if problem:
@@ -244,20 +247,20 @@ class Rudeness:
         """Send a complete or partial request, or no HTTP at all, and leave without reading the answer."""
         while not self.stop.is_set():
             with self.connect() as sock:
-                kind = self._draw.random()
-                if kind < 0.2:
+                choice = self._draw.random()
+                if choice < 0.2:
                     sock.sendall(self._draw.randbytes(200) + b"\r\n\r\n")
                 else:
                     sock.sendall(
                         self._request
-                        if kind < 0.7
+                        if choice < 0.7
                         else self._request[: self._draw.randrange(len(self._request))]
                     )
             self.done["left"] += 1
             time.sleep(0.05)
 
     def silent(self) -> None:
-        """Connections that say nothing. The server may close them; others take their place."""
+        """Open connections that send nothing; the server may close them."""
         socks = [self.connect() for _ in range(SILENT)]
         self.done["silent"] += len(socks)
         self.stop.wait()
@@ -266,30 +269,30 @@ class Rudeness:
 
 
 @contextlib.contextmanager
-def rude(server: Server, route: Route, plan: Plan) -> Iterator[Rudeness]:
-    rudeness = Rudeness(server, route, plan)
+def bad_clients(server: Server, route: Route, plan: Plan) -> Iterator[BadClients]:
+    clients = BadClients(server, route, plan)
 
-    def guarded(act: Callable[[], None]) -> None:
+    def run_client(behaviour: Callable[[], None]) -> None:
         try:
-            act()
+            behaviour()
         except Exception as error:
-            rudeness.problems.append(
-                f"a {act.__name__} client was not served: {type(error).__name__} {error}"
+            clients.problems.append(
+                f"a {behaviour.__name__} client was not served: {type(error).__name__} {error}"
             )
 
-    acts = [rudeness.silent, rudeness.leaving, *[rudeness.slow] * SLOW]
-    threads = [threading.Thread(target=guarded, args=(act,)) for act in acts]
+    behaviours = [clients.silent, clients.leaving, *[clients.slow] * SLOW]
+    threads = [threading.Thread(target=run_client, args=(behaviour,)) for behaviour in behaviours]
     for thread in threads:
         thread.start()
     try:
-        yield rudeness
+        yield clients
     finally:
-        rudeness.stop.set()
+        clients.stop.set()
         for thread in threads:
             thread.join()
 
 
-# The routes: a model of each kind, and its answers computed without a server.
+# The routes: a model of each kind, and its expected answers, computed without a server.
 
 
 def translating(folder: Path, texts: list[str]) -> Route:
@@ -301,14 +304,15 @@ def translating(folder: Path, texts: list[str]) -> Route:
     }
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
-        found = answer["translations"]
-        for text, each in zip(body["texts"], found, strict=True):
+        translations = answer["translations"]
+        for text, translation in zip(body["texts"], translations, strict=True):
             best = expected[body["beam"]][text]
             score = best.hypotheses[0].score if best.hypotheses else 0.0
             if not text.strip():  # stays empty, as a line of `regard translate` does
                 best, score = "", 0.0
-            if each["text"] != best and abs((each["score"] or 0.0) - score) > NEAR:
-                return f"{text!r:.80} is translated as {each['text']!r:.80} and offline as {str(best)!r:.80}"
+            if translation["text"] != best and abs((translation["score"] or 0.0) - score) > TOLERANCE:
+                got = translation["text"]
+                return f"{text!r:.80} is translated as {got!r:.80} and offline as {str(best)!r:.80}"
         return None
 
     return Route("translate", folder, lambda draw: {"beam": draw.choice((1, 1, 2, 4))}, wrong)
@@ -319,13 +323,15 @@ def classifying(folder: Path, texts: list[str]) -> Route:
     expected = dict(zip(texts, classify(texts, load(folder)), strict=True))
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
-        for text, each in zip(body["texts"], answer["labels"], strict=True):
+        for text, prediction in zip(body["texts"], answer["labels"], strict=True):
             best = expected[text]
-            other = [
-                name for name, p in each["probabilities"].items() if abs(best.probabilities[name] - p) > NEAR
+            different = [
+                name
+                for name, p in prediction["probabilities"].items()
+                if abs(best.probabilities[name] - p) > TOLERANCE
             ]
-            if each["label"] != (str(best) or None) or other:
-                return f"{text!r:.80} is {each} and offline {best.probabilities}"
+            if prediction["label"] != (str(best) or None) or different:
+                return f"{text!r:.80} is {prediction} and offline {best.probabilities}"
         return None
 
     return Route("classify", folder, lambda draw: {"top": draw.randint(1, 3)}, wrong)
@@ -336,23 +342,23 @@ def tagging(folder: Path, texts: list[str]) -> Route:
     expected = dict(zip(texts, tag(texts, load(folder)), strict=True))
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
-        for text, each in zip(body["texts"], answer["texts"], strict=True):
-            if each["tags"] != expected[text].tags:
-                return f"{text!r:.80} is tagged {each['tags']} and offline {expected[text].tags}"
+        for text, tagged in zip(body["texts"], answer["texts"], strict=True):
+            if tagged["tags"] != expected[text].tags:
+                return f"{text!r:.80} is tagged {tagged['tags']} and offline {expected[text].tags}"
         return None
 
     return Route("tag", folder, lambda draw: {}, wrong)
 
 
 def embedding(folder: Path, texts: list[str]) -> Route:
-    made = embedder()
-    save(folder, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
+    model = embedder()
+    save(folder, model, model.config, model.source_tokenizer, model.target_tokenizer, {})
     expected = dict(zip(texts, embed(texts, load(folder)), strict=True))
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
-        for text, each in zip(body["texts"], answer["embeddings"], strict=True):
-            if not np.allclose(each, expected[text], atol=1e-5):
-                error = np.abs(np.array(each) - expected[text]).max()
+        for text, vector in zip(body["texts"], answer["embeddings"], strict=True):
+            if not np.allclose(vector, expected[text], atol=1e-5):
+                error = np.abs(np.array(vector) - expected[text]).max()
                 return f"{text!r:.80} has another vector than offline, by {error:.1e}"
         return None
 

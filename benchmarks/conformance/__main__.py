@@ -39,27 +39,27 @@ def main(argv: list[str] | None = None) -> int:
         choices=list(CLASSES),
         help="only this class",
     )
-    given = parser.parse_args(argv)
-    unknown = [name for name in given.peer or () if name not in names]
+    options = parser.parse_args(argv)
+    unknown = [name for name in options.peer or () if name not in names]
     if unknown:
         parser.error(f"no function is called {unknown[0]!r}; there are {'; '.join(names)}")
     warnings.simplefilter("ignore")
     columns: dict[str, dict[str, Counter[str]]] = {}
-    for name in given.peer or names:
+    for name in options.peer or names:
         try:
             backend = OURS[name] if name in OURS else peer(name)
         except ImportError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
             continue
-        count = max(1, given.cases // FEWER.get(name, 1))
-        columns[name] = {x: _count(name, x, backend, count) for x in given.classes or CLASSES}
+        count = max(1, options.cases // FEWER.get(name, 1))
+        columns[name] = {x: _count(name, x, backend, count) for x in options.classes or CLASSES}
     print(_table(columns))
     return 0
 
 
 def _count(name: str, kind: str, backend: Attention, cases: int) -> Counter[str]:
     """Verdicts of one function on one class; wrong ones are printed as they come."""
-    counts, reasons, began = Counter[str](), Counter[str](), time.perf_counter()
+    counts, reasons, start = Counter[str](), Counter[str](), time.perf_counter()
     for seed in range(cases):
         outcome = check(case(kind, seed), backend)
         counts[outcome.verdict] += 1
@@ -67,9 +67,9 @@ def _count(name: str, kind: str, backend: Attention, cases: int) -> Counter[str]
             print(f"{name}: {outcome.case}: {outcome.detail}", file=sys.stderr)
         elif outcome.verdict == "refused":
             reasons[outcome.detail[:100]] += 1
-    spent = time.perf_counter() - began
+    elapsed = time.perf_counter() - start
     print(
-        f"{name}, {kind}: {_cell(counts)}, {spent:.0f} s {dict(reasons.most_common(2)) or ''}",
+        f"{name}, {kind}: {_cell(counts)}, {elapsed:.0f} s {dict(reasons.most_common(2)) or ''}",
         file=sys.stderr,
         flush=True,
     )

@@ -56,8 +56,10 @@ def flex(query, key, value, mask=None, bias=None, causal=False):
     block = None
     if mask_mod is not None:
         block = create_block_mask(mask_mod, B, H, Tq, Tk, device=str(query.device))
-    run = flex_attention if traced else _compiled_flex()
-    return run(query, key, value, score_mod=score_mod, block_mask=block, enable_gqa=key.shape[1] != H)
+    flex_function = flex_attention if traced else _compiled_flex()
+    return flex_function(
+        query, key, value, score_mod=score_mod, block_mask=block, enable_gqa=key.shape[1] != H
+    )
 
 
 @cache

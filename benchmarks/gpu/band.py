@@ -35,46 +35,52 @@ CASES = {
 
 
 def lengths(shape: tuple[int, ...]) -> Tensor:
+    """Lengths of the sequences of a batch, from half to full."""
     return torch.linspace(shape[2] // 2, shape[2], shape[0], device="cuda").long()
 
 
-def milliseconds(f: Callable[[], object], least: float = 0.1) -> float:
+def milliseconds(function: Callable[[], object], seconds: float = 0.1) -> float:
+    """The median GPU time of a call by CUDA events, over calls that take about `seconds` together."""
     for _ in range(3):
-        f()
+        function()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    f()
+    function()
     torch.cuda.synchronize()
-    n = max(5, min(200, int(least / max(1e-6, time.perf_counter() - start))))
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n)]
-    for a, b in events:
-        a.record()
-        f()
-        b.record()
+    repeats = max(5, min(200, int(seconds / max(1e-6, time.perf_counter() - start))))
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)
+    ]
+    for start_event, end_event in events:
+        start_event.record()
+        function()
+        end_event.record()
     torch.cuda.synchronize()
-    return sorted(a.elapsed_time(b) for a, b in events)[n // 2]
+    return sorted(start_event.elapsed_time(end_event) for start_event, end_event in events)[repeats // 2]
 
 
-def kernel_time(f: Callable[[], object]) -> float:
+def kernel_time(function: Callable[[], object]) -> float:
     """Milliseconds on the GPU alone: twenty calls recorded as one CUDA graph."""
     try:
-        f()
+        function()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(20):
-                f()
+                function()
         return milliseconds(graph.replay) / 20
     except Exception:
         torch.cuda.synchronize()
         return math.nan
 
 
-def make(shape: tuple[int, ...]) -> list[Tensor]:
+def random_inputs(shape: tuple[int, ...]) -> list[Tensor]:
+    """Queries, keys and values in bfloat16, with gradients."""
     torch.manual_seed(0)
     return [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 
 
-def pairs(options: dict, shape: tuple[int, ...]) -> int:
+def allowed_pairs(options: dict, shape: tuple[int, ...]) -> int:
+    """The number of pairs of query and key that the mask allows, over the batch and all heads."""
     call = make_call(*(torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)), **options)
     band = ours.band_of(call.mask, call)
     assert band is not None
@@ -85,7 +91,8 @@ def pairs(options: dict, shape: tuple[int, ...]) -> int:
     return int((stop - (i + band.low).clamp(0, T)[None]).clamp(min=0).sum()) * shape[1]
 
 
-def table(kernels: list[str]) -> None:
+def print_table(kernels: list[str]) -> None:
+    """Time and error of each kernel on each case; a kernel that cannot run a case gets its error message."""
     print(machine.stamp(torch.cuda.get_device_name()))
     print(
         "| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s "
@@ -93,10 +100,10 @@ def table(kernels: list[str]) -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, (shape, options_of) in CASES.items():
-        q, k, v = make(shape)
-        options, work = options_of(shape), pairs(options_of(shape), shape) * 4 * shape[-1]
-        part, alike = [x[:1].detach() for x in (q, k, v)], options_of((1, *shape[1:]))
-        true = attend(*(x.float() for x in part), kernel="reference", **alike)
+        q, k, v = random_inputs(shape)
+        options, flops = options_of(shape), allowed_pairs(options_of(shape), shape) * 4 * shape[-1]
+        one_sequence, one_options = [x[:1].detach() for x in (q, k, v)], options_of((1, *shape[1:]))
+        reference = attend(*(x.float() for x in one_sequence), kernel="reference", **one_options)
         for kernel in kernels:
             try:
                 out = attend(q, k, v, kernel=kernel, **options)
@@ -105,15 +112,15 @@ def table(kernels: list[str]) -> None:
                 continue
             grad = torch.randn_like(out)
             with torch.no_grad():
-                error = (attend(*part, kernel=kernel, **alike).float() - true).abs().max()
+                error = (attend(*one_sequence, kernel=kernel, **one_options).float() - reference).abs().max()
                 forward = milliseconds(lambda: attend(q, k, v, kernel=kernel, **options))
-                alone = kernel_time(lambda: attend(q, k, v, kernel=kernel, **options))
-            both = milliseconds(
+                without_host = kernel_time(lambda: attend(q, k, v, kernel=kernel, **options))
+            with_backward = milliseconds(
                 lambda: torch.autograd.grad(attend(q, k, v, kernel=kernel, **options), (q, k, v), grad)
             )
             print(
-                f"| {name} | {kernel} | {forward:.3f} | {work / forward / 1e9:.0f} | {alone:.3f} "
-                f"| {both:.3f} | {3.5 * work / both / 1e9:.0f} | {error:.1e} |",
+                f"| {name} | {kernel} | {forward:.3f} | {flops / forward / 1e9:.0f} | {without_host:.3f} "
+                f"| {with_backward:.3f} | {3.5 * flops / with_backward / 1e9:.0f} | {error:.1e} |",
                 flush=True,
             )
 
@@ -122,23 +129,24 @@ def tune(names: list[str], seconds: float) -> None:
     """Time every block size of each pass."""
     for name in names:
         shape, options_of = CASES[name]
-        q, k, v = (x.detach() for x in make(shape))
+        q, k, v = (x.detach() for x in random_inputs(shape))
         call = make_call(q, k, v, **options_of(shape))
         band, slopes, scale = ours.band_of(call.mask, call), ours.slopes_of(call), 1 / math.sqrt(shape[-1])
         assert band is not None
         out, logs = ours.banded(q, k, v, scale, band, slopes)
         assert logs is not None
         grad = torch.randn_like(out)
-        for what in ("_forward_block", "_keys_block", "_queries_block"):
-            kept, found = getattr(ours, what), []
+        for block_function in ("_forward_block", "_keys_block", "_queries_block"):
+            original, timings = getattr(ours, block_function), []
             end = time.perf_counter() + seconds
-            for one in BLOCKS[what].split(", "):
-                block = dict(zip(("BM", "BN", "num_warps", "num_stages"), map(int, one.split()), strict=True))
+            for block_text in BLOCKS[block_function].split(", "):
+                numbers = map(int, block_text.split())
+                block = dict(zip(("BM", "BN", "num_warps", "num_stages"), numbers, strict=True))
                 if time.perf_counter() > end:
                     break
-                setattr(ours, what, lambda *_, block=block: block)
+                setattr(ours, block_function, lambda *_, block=block: block)
                 try:
-                    if what == "_forward_block":
+                    if block_function == "_forward_block":
                         ms = milliseconds(lambda band=band: ours.banded(q, k, v, scale, band, slopes), 0.03)
                     else:
                         ms = milliseconds(
@@ -150,9 +158,10 @@ def tune(names: list[str], seconds: float) -> None:
                 except Exception as error:
                     print(f"    {block}: {str(error)[:60]}")
                     continue
-                found.append((ms, tuple(block.values())))
-            setattr(ours, what, kept)
-            print(name, what, "  ".join(f"{ms:.3f} {b}" for ms, b in sorted(found)[:7]), flush=True)
+                timings.append((ms, tuple(block.values())))
+            setattr(ours, block_function, original)
+            fastest = "  ".join(f"{ms:.3f} {block}" for ms, block in sorted(timings)[:7])
+            print(name, block_function, fastest, flush=True)
 
 
 BLOCKS = {  # queries, keys, warps, stages
@@ -169,13 +178,19 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tune", action="store_true")
-    parser.add_argument("--kernels", default="triton,flex,sdpa")
-    parser.add_argument("--seconds", type=float, default=60.0, help="tuning time for each pass of each case")
-    parser.add_argument("--cases", default="", help="only cases whose name contains this")
+    parser.add_argument("--tune", action="store_true", help="time block sizes instead of printing the table")
+    parser.add_argument(
+        "--kernels", default="triton,flex,sdpa", help="kernels of the table (default triton,flex,sdpa)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="with --tune: seconds per pass and case (default 60)"
+    )
+    parser.add_argument(
+        "--cases", default="", metavar="SUBSTRING", help="only cases whose name contains this"
+    )
     args = parser.parse_args()
     CASES = {n: x for n, x in CASES.items() if args.cases in n}
     if args.tune:
         tune(list(CASES), args.seconds)
     else:
-        table(args.kernels.split(","))
+        print_table(args.kernels.split(","))

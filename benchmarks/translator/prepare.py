@@ -55,8 +55,8 @@ def held_out(rows: Iterable[Pair]) -> list[Pair]:
         sides = [comparable(text) for text in pair]
         if all(sides) and sides[0] not in seen[0] and sides[1] not in seen[1]:
             kept.append(pair)
-            for known, side in zip(seen, sides, strict=True):
-                known.add(side)
+            for seen_texts, side in zip(seen, sides, strict=True):
+                seen_texts.add(side)
     return kept
 
 
@@ -73,13 +73,13 @@ def is_plausible(pair: Pair) -> bool:
 def other_test_sets() -> Iterator[tuple[str, Pair]]:
     """Rows of test sets that are only used for scores."""
     for corpus in ("wmt-newstest", "multi30k"):
-        found = corpora.find(corpus)
-        for split in found.splits:
+        test_corpus = corpora.find(corpus)
+        for split in test_corpus.splits:
             if corpus == "multi30k" and not split.startswith("test"):
                 continue
             for language in PAIRS:
-                if found.has(split, "en", language):
-                    for row in found.rows(split, "en", language):
+                if test_corpus.has(split, "en", language):
+                    for row in test_corpus.rows(split, "en", language):
                         yield language, (row[0], row[1])
 
 
@@ -87,22 +87,22 @@ def prepare(out: Path, europarl: int) -> None:
     """Write the pairs and the held-out files."""
     out.mkdir(parents=True, exist_ok=True)
     splits: dict[tuple[str, str], list[Pair]] = {}
-    known: dict[str, set[str]] = {"en": set(), "de": set(), "fr": set()}
+    excluded: dict[str, set[str]] = {"en": set(), "de": set(), "fr": set()}
     for language, (tatoeba, parliament) in PAIRS.items():
         for split in ("validation", "test"):
             splits[f"tatoeba.{language}", split] = held_out(read(tatoeba, split, language))
             splits[f"europarl.{language}", split] = list(read(parliament, split, language))
-    held = [(name.split(".")[1], pair) for (name, _), pairs in splits.items() for pair in pairs]
-    for language, pair in (*held, *other_test_sets()):
-        known["en"].add(comparable(pair[0]))
-        known[language].add(comparable(pair[1]))
+    held_out_pairs = [(name.split(".")[1], pair) for (name, _), pairs in splits.items() for pair in pairs]
+    for language, pair in (*held_out_pairs, *other_test_sets()):
+        excluded["en"].add(comparable(pair[0]))
+        excluded[language].add(comparable(pair[1]))
     for language, (tatoeba, parliament) in PAIRS.items():
         for corpus, limit in ((tatoeba, None), (parliament, europarl)):
             pairs = [pair for pair in read(corpus, "train", language) if limit is None or is_plausible(pair)]
             kept: list[Pair] = []
             with track(limit or len(pairs), f"choosing pairs of {corpus}", "pairs") as progress:
                 for pair in pairs if limit is None else sorted(pairs, key=order):
-                    if comparable(pair[0]) in known["en"] or comparable(pair[1]) in known[language]:
+                    if comparable(pair[0]) in excluded["en"] or comparable(pair[1]) in excluded[language]:
                         continue
                     kept.append(pair)
                     progress.advance(1)

@@ -46,9 +46,9 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
             sources, references = zip(*rows[: options.limit], strict=True)
-            begin = time.perf_counter()
+            start = time.perf_counter()
             outputs = [str(x) for x in regard.translate(list(sources), translator, beam=options.beam)]
-            seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - start
             scores = [metric.corpus_score(outputs, [list(references)]).score for metric in (bleu, chrf)]
             print(
                 f"{corpus:>14} {direction} {options.split}: BLEU {scores[0]:.2f}, chrF {scores[1]:.1f}, "
