@@ -68,6 +68,20 @@ class InputOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class DirectionOptions(OptionGroup):
+    """The direction of translation, and a model of the reverse one."""
+
+    reverse: Annotated[
+        Path | None,
+        option(metavar="MODEL", help="Model of the reverse direction, to combine both."),
+    ] = None
+    to: Annotated[
+        str | None,
+        option("--to", metavar="LANGUAGE", help="Language of the translations; default: guessed."),
+    ] = None
+
+
+@dataclass(frozen=True)
 class ViewOptions(OptionGroup):
     """Which attention is used."""
 
@@ -145,6 +159,13 @@ class GoldOptions(OptionGroup):
         False
     )
 
+    def check(self) -> None:
+        """Raise OptionError for --json without links to score against."""
+        from regard.errors import OptionError
+
+        if self.as_json and self.gold is None:
+            raise OptionError("--json prints scores; give the links to score against: --gold FILE")
+
     def read(self, sizes: list[tuple[int, int]]) -> list[Gold] | None:
         """Return the gold links, checked against the number of words of each pair; None without --gold."""
         from regard.evaluation.alignment import read_gold, validate_gold
@@ -179,14 +200,7 @@ def command(
     ] = None,
     *,
     model: shared.Model = None,
-    reverse: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Model of the reverse direction, to combine both."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="LANGUAGE", help="Language of the translations; default: guessed."),
-    ] = None,
+    direction: DirectionOptions,
     input: InputOptions,
     view: ViewOptions,
     link: LinkOptions,
@@ -209,26 +223,22 @@ def command(
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
     """
-    from regard.cli import pictures
     from regard.cli.jobs import model_folder
-    from regard.errors import OptionError
     from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
     from regard.pipelines.word_links import LinkSelection
     from regard.training.distributed import pick_device
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)
-    if gold.as_json and gold.gold is None:
-        raise OptionError("--json prints scores; give the links to score against: --gold FILE")
+    gold.check()
     shared.check_folders(output.output)
-    pictures.check_options(picture, None if input.files else [" ".join(text or [])])
-    _check_view(picture)
-    folder = model_folder(model, "align", text or [], to)
+    _check_picture(picture, None if input.files else [" ".join(text or [])])
+    folder = model_folder(model, "align", text or [], direction.to)
     pairs = input.pairs(text or [])
     sizes = count_words(pairs)
     gold_links = gold.read(sizes)
-    models = load_translators(folder, reverse, pick_device(device))
-    aligner = Aligner(*models, pairs, choice, selection, to)
+    models = load_translators(folder, direction.reverse, pick_device(device))
+    aligner = Aligner(*models, pairs, choice, selection, direction.to)
     if choice.is_automatic:
         _report_views(aligner)
     links = _write_links(aligner, pairs, len(sizes), output, picture, print_links=gold_links is None)
@@ -300,9 +310,12 @@ def _draw(pair: PairAlignment, source: str, target: str) -> str:
     return f"{render(pair.weights, source.split(), target.split())}\n{pharaoh(pair.links)}\n\n"
 
 
-def _check_view(options: shared.PictureFileOptions) -> None:
+def _check_picture(options: shared.PictureFileOptions, texts: list[str] | None) -> None:
+    """Check --picture and --view; `texts` is None if they are in files."""
+    from regard.cli import pictures
     from regard.errors import OptionError
 
+    pictures.check_options(options, texts)
     if options.view == "grid":
         raise OptionError("align draws one matrix of words; --view can be heatmap, lines or text")
 

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard.cli.option_groups import OptionGroup, grouped, option
 from regard.cli.train import Quiet
 
 
+@dataclass(frozen=True)
+class TranslationOptions(OptionGroup):
+    """Only write the teacher's translations."""
+
+    only_translate: Annotated[
+        bool, option("--only-translate", help="Stop after the teacher's translations; train nothing.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        option(
+            "--output",
+            "-o",
+            metavar="FILE.tsv",
+            help="With --only-translate: write the distilled training set here, source and translation.",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise OptionError for an output file that would not be written, or that does not end in .tsv."""
+        from regard.errors import OptionError
+
+        if self.output is not None and not self.only_translate:
+            raise OptionError("-o writes the distilled training set; add --only-translate, or leave -o out")
+        if self.output is not None and self.output.suffix != ".tsv":
+            raise OptionError(
+                f"-o writes tab-separated text; name a file that ends in .tsv, got {self.output}"
+            )
+
+
+@grouped
 def command(
     teacher: Annotated[
         Path, typer.Argument(help="Translator to learn from: a folder, or a name of `regard models`.")
@@ -28,19 +60,9 @@ def command(
             metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
         ),
     ] = None,
+    *,
     run: Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")] = None,
-    only_translate: Annotated[
-        bool, typer.Option("--only-translate", help="Stop after the teacher's translations; train nothing.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE.tsv",
-            help="With --only-translate: write the distilled training set here, source and translation.",
-        ),
-    ] = None,
+    translation: TranslationOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print model size, cost, memory and time of the student.")
     ] = False,
@@ -61,24 +83,20 @@ def command(
 
         regard distill runs/small small-student --only-translate -o distilled.tsv
 
-        regard train small-student data.train=[distilled.tsv]
+        regard train small-student 'data.train=["distilled.tsv"]'
     """
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
-    from regard.errors import OptionError
     from regard.models.catalog import find_model
 
-    if output is not None and not only_translate:
-        raise OptionError("-o writes the distilled training set; add --only-translate, or leave -o out")
-    if output is not None and output.suffix != ".tsv":
-        raise OptionError(f"-o writes tab-separated text; name a file that ends in .tsv, got {output}")
+    translation.check()
     chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
     changes.append(f"distillation.teacher={json.dumps(str(find_model(teacher)))}")
     if dry_run:
         print_estimate(chosen, changes)
         return
     with exit_code_of_signals():
-        if only_translate:
-            _translate(chosen, changes, output, quiet)
+        if translation.only_translate:
+            _translate(chosen, changes, translation.output, quiet)
             return
         from regard.training.trainer import train
 
