@@ -154,5 +154,5 @@ def test_bad_requests_are_one_sentence(translator):
 
 
 def test_a_cancelled_run_ends(translator):
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="client has left"):
         ExploredModel(translator, "small").run(Job(TEXT, cancelled=lambda: True))

@@ -24,10 +24,16 @@ from regard.attention import (
     Window,
 )
 from regard.explorer.routes import Explorer
+from regard.models.folder import load
 from regard.pipelines.token_words import Words, word_weights
 from regard.serving.generation_service import GenerationService
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_services import make_service
+from tests.decoding import model_folders
 from tests.explorer import toy
-from tests.serving.server import running
+from tests.models.test_tagger import made as tagger
+from tests.search.small import embedder
+from tests.serving.server import running, write_model
 
 TEXT = "the red dog sees a house"
 
@@ -54,7 +60,7 @@ def chromium():
 
 
 @pytest.fixture
-def tab(chromium, address):
+def tab(chromium):
     """A page that fails the test on console errors and on requests to other machines."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page, problems = context.new_page(), []
@@ -63,7 +69,7 @@ def tab(chromium, address):
     page.on("dialog", lambda d: (problems.append(f"dialog {d.message}"), d.dismiss()))
 
     def only_here(route):
-        if route.request.url.startswith(address):
+        if route.request.url.startswith("http://127.0.0.1:"):
             route.continue_()
         else:
             problems.append(f"request to {route.request.url}")
@@ -186,6 +192,45 @@ def test_changed_attention_changes_the_translation_side_by_side(tab, model, addr
     assert tab.locator(".result tbody tr").count() == 2
 
 
+def kind_of_model(kind, folder):
+    torch.manual_seed(3)
+    if kind == "recurrent translator":
+        return load(model_folders.translator(folder))
+    if kind == "language model":
+        return write_model(folder, encoder=None)
+    if kind == "classifier":
+        return load(model_folders.classifier(folder, encoder=toy.ENCODER))
+    return tagger("transformer", letters=False) if kind == "tagger" else embedder()
+
+
+@pytest.mark.parametrize(
+    ("kind", "thumbnails"),
+    [
+        ("recurrent translator", 1),
+        ("language model", 4),
+        ("classifier", 3),
+        ("tagger", 2),
+        ("embedder", 8),
+    ],
+)
+def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, thumbnails):
+    service = make_service(kind_of_model(kind, tmp_path), kind, RequestLimits(), workers=1)
+    service.extensions.append(Explorer(service).add_routes)
+    with running(service) as client:
+        tab.goto(f"http://127.0.0.1:{client.port}/explore/?view=heads&text=ada+met+a+dog")
+        tab.wait_for_selector(".lines button.word")
+        assert tab.locator(".thumb").count() == thumbnails
+        assert " attends to " in tab.inner_text(".reading") and tab.inner_text("#output").strip()
+        tab.get_by_role("tab", name="What if").click()
+        tab.get_by_role("combobox", name="change").select_option("zero")
+        tab.get_by_role("button", name="Change and run again").click()
+        tab.wait_for_selector(".pair .answer")
+        assert tab.locator(".pair canvas").count() == 2
+        tab.get_by_role("button", name=re.compile("Remove")).click()
+        assert tab.locator(".pair").count() == 0
+        tab.goto("about:blank")  # closes its connections, so that the server ends at once
+
+
 def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     text = "<script>alert(1)</script> <img src=x onerror=alert(2)> שלום 世界 😀 &amp;"
     tab.goto(f"{address}?view=heads")
@@ -195,6 +240,14 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
         tab.get_by_role("tab", name=view).click()
     assert tab.locator("main script, main img").count() == 0
     assert tab.input_value("#text") == text
+    tab.get_by_role("tab", name="Alignment").click()
+    until(tab, "document.querySelectorAll('.lines span.word').length > 0")
+    assert tab.locator(".lines span.word").all_inner_texts() == [*text.split(), "end"]
+    matrix = tab.locator(".matrix canvas")
+    matrix.focus()
+    for _ in range(4):
+        matrix.press("ArrowRight")
+    assert "— \u2068שלום\u2069: 0." in tab.inner_text(".reading")  # isolated, or the number would jump
     tab.expected.append("422")  # Chromium logs every failed request
     type_text(tab, "dog " * 600)
     assert "at most 512" in tab.inner_text("#error")
@@ -202,6 +255,16 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     assert tab.inner_text("#error") == "Type a text first."
     type_text(tab, "the red dog")
     assert tab.locator("#error").is_hidden() and tab.inner_text("#output .answer") == "der roter hund"
+
+
+def test_long_texts_scroll_in_their_lines(tab, address):
+    tab.goto(f"{address}?view=heads&kind=encoder&map=0&head=0&text={'+'.join(['the red dog sees'] * 60)}")
+    tab.wait_for_selector(".lines.long button.word")
+    assert tab.locator(".lines button.word").count() == 241
+    assert tab.locator(".lines").bounding_box()["height"] < 450
+    tab.locator(".lines button.word").nth(200).focus()
+    assert tab.evaluate("document.querySelector('.lines [role=group]').scrollTop") > 0
+    assert tab.locator(".lines path").count() > 0 or "rest" in tab.inner_text(".reading")
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,3 +131,14 @@ def test_old_runs_are_dropped(client):
         client.post("/explore/api/runs", {"text": "Hund"})
     status, _, body = client.get(f"/explore/api/runs/{first['id']}/thumbnails")
     assert status == 404 and "send the text again" in json.loads(body)["error"]
+
+
+def test_the_documentation_has_every_file_of_the_mechanism(explorer):
+    hook = Path(__file__).parents[2] / "docs" / "api" / "mechanism_page.py"
+    names = runpy.run_path(str(hook))["page_files"]()
+    assert (
+        {"mechanism.html", "mechanism.js", "calculus.js", "dom.js", "matrix.js"}
+        <= set(names)
+        <= set(explorer.page)
+    )
+    assert "api.js" not in names  # it needs no server

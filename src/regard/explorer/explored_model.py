@@ -26,7 +26,7 @@ from regard.models.embedder import Embedder
 from regard.models.language_model import LanguageModel
 from regard.models.model import COMMANDS
 from regard.models.tagger import Tagger
-from regard.models.target_language import language_of, target_languages
+from regard.models.target_language import add_target, language_of, target_languages
 from regard.models.translator import Translator
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
@@ -35,7 +35,7 @@ from regard.pipelines.generate import PromptEncoder, generate
 from regard.pipelines.tag import tag
 from regard.pipelines.token_words import Words
 from regard.pipelines.translate import translate
-from regard.serving.http_errors import RequestError, shutting_down
+from regard.serving.http_errors import RequestError, client_left
 
 MAX_TOKENS = 512  # of one input, and of one output
 GENERATED = 24  # tokens of a continuation by default
@@ -116,7 +116,7 @@ class ExploredModel:
             if job.base is not None:
                 _compare(self.model, job.base, run, job.edits)
         if job.cancelled():
-            raise shutting_down()
+            raise client_left()
         return run
 
 
@@ -137,21 +137,22 @@ def _check_tokens(count: int) -> None:
 
 
 def _run_translator(model: Translator, job: Job) -> Run:
-    _check_tokens(len(model.source_tokenizer.encode(job.text)))
-    limits = Limits(max_length=None, workers=1)
+    (text_read,) = add_target([job.text], model, job.to)
+    _check_tokens(len(model.source_tokenizer.encode(text_read)))
+    limits = Limits(workers=1)
     with _changed(model, job.edits):
         translation = translate(
             job.text, model, job.to, beam=job.beam, nbest=job.beam, limits=limits, cancelled=[job.cancelled]
         )
         if not translation.hypotheses:
-            raise shutting_down()
+            raise client_left()
         best = translation.hypotheses[0]
         tokens = best.all_tokens
         source = [*translation.source_tokens, EOS]
         ((_, maps),) = attention_of_tokens([source], [tokens], model)
         log_p = _log_probabilities(model, source, tokens)
     sides = {
-        "source": Side.of(maps.source, Words.of_tokens(model.source_tokenizer, source)),
+        "source": Side.of(maps.source, Words.of_text(model.source_tokenizer, text_read)),
         "target": Side.of(maps.target, Words.of_tokens(model.target_tokenizer, tokens)),
         "inputs": Side.of(
             maps.inputs, Words.of_tokens(model.target_tokenizer, [BOS, *tokens[:-1]]) if tokens else None
@@ -184,7 +185,7 @@ def _run_language_model(model: LanguageModel, job: Job) -> Run:
             cancelled=[job.cancelled],
         )
         if not generation.hypotheses:
-            raise shutting_down()
+            raise client_left()
         best = generation.hypotheses[0]
         first, *prompt = prompts.task(job.text, 0, longest).input_ids
         tokens = [*prompt, *best.all_tokens]

@@ -71,9 +71,12 @@ class Explorer:
         base = None if body.base is None else self.store.get(body.base)
         edits = _checked(lambda: as_edits(body.changes))
         job = Job(body.text, body.to, body.beam, edits, base, stop.is_set)
-        work = asyncio.to_thread(self.explored.run, job)
+        work = asyncio.ensure_future(asyncio.to_thread(self.explored.run, job))
+        work.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # also if nobody waits for it
         try:
-            run = await wait(request, self.service, asyncio.ensure_future(work), until)
+            run = await wait(request, self.service, work, until)
         except RegardError as error:
             raise RequestError(422, str(error)) from None
         finally:

@@ -1,8 +1,8 @@
 // Which source words a translation attends to: two lines of words with curves, and a matrix of words.
 
 import * as api from "./api.js";
-import { announce, chip, choice, el } from "./dom.js";
-import { reading, weight } from "./format.js";
+import { announce, choice, el, levelChips } from "./dom.js";
+import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -31,9 +31,9 @@ export function alignmentView(run) {
     lines.choose(row);
     const values = data.subarray(row * columns.length, (row + 1) * columns.length);
     const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${columns[column].text}: ${weight(values[column])}`;
+    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
     sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${name}, ${columns[column].text}: ${weight(values[column])}`);
+    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
   }
 
   function showControls() {
@@ -45,8 +45,7 @@ export function alignmentView(run) {
         load();
       }),
       ...(map.heads > 1 ? [choice("head", heads, state.head, (value) => { set({ head: value }); load(); }, true)] : []),
-      chip("words", state.level === "words", () => level("words")),
-      chip("tokens", state.level !== "words", () => level("tokens")),
+      levelChips(state.level, level),
     );
   }
 

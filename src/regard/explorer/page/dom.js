@@ -29,6 +29,12 @@ export function chip(text, pressed, onclick) {
   return el("button", { class: "chip", type: "button", "aria-pressed": String(pressed), onclick }, text);
 }
 
+/** Two toggle buttons for words and tokens. */
+export function levelChips(level, onchange) {
+  return el("span", { class: "toggle", role: "group", "aria-label": "Units" },
+    chip("words", level === "words", () => onchange("words")), chip("tokens", level !== "words", () => onchange("tokens")));
+}
+
 let pending = 0;
 /** Announce a reading to screen readers, once the pointer or the keys rest. */
 export function announce(text) {

@@ -25,10 +25,13 @@ export function top(row, count) {
   return { order, rest: Math.max(0, total - order.reduce((sum, i) => sum + row[i], 0)) };
 }
 
+/** A word inside a sentence; a right-to-left one is isolated, so that numbers after it stay there. */
+export const inside = (text) => (/[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? `\u2068${text}\u2069` : text);
+
 /** One sentence on a row: name: a 0.63 · b 0.11 · rest 0.26. */
 export function reading(name, row, labels, count = 4) {
   const { order, rest } = top(row, count);
-  const parts = order.map((i) => `${labels[i]} ${weight(row[i])}`);
+  const parts = order.map((i) => `${inside(labels[i])} ${weight(row[i])}`);
   if (rest > 0.0005) parts.push(`rest ${weight(rest)}`);
   return [name, parts.join(" · ") || "no weight"];
 }

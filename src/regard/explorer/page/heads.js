@@ -1,8 +1,8 @@
 // Every layer and head as a thumbnail; one of them large, with its exact weights.
 
 import * as api from "./api.js";
-import { announce, chip, el, rove } from "./dom.js";
-import { reading, weight } from "./format.js";
+import { announce, chip, el, levelChips, rove } from "./dom.js";
+import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -65,16 +65,14 @@ export function headsView(run) {
     lines.choose(row);
     const values = data.subarray(row * columns.length, (row + 1) * columns.length);
     const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${columns[column].text}: ${weight(values[column])}`;
+    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
     sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${name}, ${columns[column].text}: ${weight(values[column])}`);
+    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
   }
 
   async function load() {
     const map = run.maps[index], level = state.level;
-    controls.replaceChildren(
-      chip("words", level === "words", () => { set({ level: "words" }); load(); }),
-      chip("tokens", level !== "words", () => { set({ level: "tokens" }); load(); }));
+    controls.replaceChildren(levelChips(level, (value) => { set({ level: value }); load(); }));
     title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
     detail.textContent = `entropy ${map.entropy[head].toFixed(2)} bits on average`;
     const weights = await api.head(run, index, head);

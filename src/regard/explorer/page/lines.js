@@ -5,6 +5,12 @@ import { top } from "./format.js";
 import { alpha } from "./matrix.js";
 
 const SHOWN = 8; // curves per word
+const LONG = 60; // words of both texts; longer texts scroll
+
+function visible(item, container) {
+  const a = item.getBoundingClientRect(), b = container.getBoundingClientRect();
+  return a.bottom > b.top + 4 && a.top < b.bottom - 4;
+}
 
 /**
  * The rows (queries) are buttons, the columns (keys) get the weight. `above` puts the columns first, as a
@@ -23,11 +29,13 @@ export class Lines {
     this.node = el("div", { class: "lines" }, parts, this.svg);
     rove(this.queries, "button");
     new ResizeObserver(() => this.draw()).observe(this.node);
+    for (const side of [this.keys, this.queries]) side.addEventListener("scroll", () => this.draw(), { passive: true });
   }
 
   show(weights, rows, columns) {
     const same = rows === this.rows && columns === this.columns;
     Object.assign(this, { weights, rows, columns });
+    this.node.classList.toggle("long", rows.length + columns.length > LONG);
     if (!same) {
       this.keys.replaceChildren(...columns.map((entry) =>
         el("span", { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" }, entry.text)));
@@ -46,7 +54,16 @@ export class Lines {
       button.setAttribute("aria-pressed", String(i === row));
       button.tabIndex = i === Math.max(0, row) ? 0 : -1;
     });
+    if (this.node.classList.contains("long") && this.columns.length) this.reveal(row);
     this.draw();
+  }
+
+  /** Scroll to the key with the largest weight, and to the chosen word if it is out of sight. */
+  reveal(row) {
+    const { length } = this.columns, key = this.keys.children[top(this.weights.subarray(row * length, (row + 1) * length), 1).order[0]];
+    if (key) this.keys.scrollTop = key.offsetTop - this.keys.clientHeight / 2;
+    const query = this.queries.children[row];
+    if (!visible(query, this.queries)) this.queries.scrollTop = query.offsetTop - this.queries.clientHeight / 2;
   }
 
   draw() {
@@ -54,13 +71,14 @@ export class Lines {
     for (const key of keys) key.style.background = "";
     this.svg.replaceChildren();
     const from = this.queries.children[this.row];
-    if (!from || !this.columns.length) return;
+    if (!from || !this.columns.length || !visible(from, this.queries)) return;
     const row = this.weights.subarray(this.row * keys.length, (this.row + 1) * keys.length);
     const box = this.node.getBoundingClientRect(), a = from.getBoundingClientRect();
     const x = a.left + a.width / 2 - box.left, y = (this.above ? a.top : a.bottom) - box.top;
     for (const i of top(row, SHOWN).order.reverse()) {
       if (row[i] < 0.01) continue;
       keys[i].style.background = `rgb(var(--hot) / ${(alpha(row[i]) * 0.4).toFixed(3)})`;
+      if (!visible(keys[i], this.keys)) continue;
       const b = keys[i].getBoundingClientRect();
       const u = b.left + b.width / 2 - box.left, v = (this.above ? b.bottom : b.top) - box.top;
       const middle = (y + v) / 2;

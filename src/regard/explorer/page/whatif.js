@@ -72,7 +72,7 @@ function pictures(before, after, { map: name, head = "mean" }) {
     if (!map) return el("p", { class: "dim" }, "This attention did not run.");
     const rows = entries(run.sides[map.rowSide], "words").filter((entry) => entry.tokens.every((t) => t < map.rows));
     const columns = entries(run.sides[map.columnSide], "words");
-    const sub = el("p", { class: "reading dim" });
+    const sub = el("p", { class: "reading dim" }, `${map.kind} ${map.layer + 1}, ${head === "mean" ? "mean of heads" : `head ${head + 1}`}`);
     const matrix = new Matrix({ label: run === before ? "Attention as it is" : "Attention changed", onmove: (row) => {
       const values = matrix.weights.subarray(row * columns.length, (row + 1) * columns.length);
       const [word, text] = reading(rows[row].text, values, columns.map((c) => c.text), 3);
