@@ -1,5 +1,6 @@
 """Every kernel on an NVIDIA GPU against the reference in float64 on the CPU."""
 
+import copy
 import math
 
 import pytest
@@ -31,7 +32,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", [n for n in CLASSES if n not in ("compile", "export")])
-@pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled", "triton"])
+@pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled", "triton", "triton-additive"])
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     backend = backends.regard if kernel == "regard" else backends.KERNEL_BACKENDS[kernel]
     for seed in range(15):
@@ -163,6 +164,49 @@ def test_flex_stays_compiled_inside_watch():
     assert (
         torch.cuda.max_memory_allocated() - before < 2 * 1024 * 1024 * 4
     )  # less than one float32 matrix of both heads
+
+
+ADDITIVE_MASKS = {
+    "all": lambda: None,
+    "causal": Causal,
+    "window": lambda: Window(30, 9),
+    "empty rows": lambda: Window(5, 5, offset=-200),
+    "padding": lambda: Padding(torch.tensor([100, 0], device="cuda")),
+    "dense": lambda: torch.rand(2, 1, 300, 257, device="cuda") < 0.4,
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, 200.0])
+@pytest.mark.parametrize("width", [16, 100, 256])
+@pytest.mark.parametrize("name", ADDITIVE_MASKS)
+def test_additive_by_triton_and_all_its_gradients(name, width, scale):
+    """|a| of all three levels; sizes that are no multiples of blocks; grouped key heads."""
+    torch.manual_seed(0)
+    mask, energy = ADDITIVE_MASKS[name](), Additive(width, heads=2).cuda()
+    results = []
+    shapes = ((2, 2, 300, width), (2, 1, 257, width), (2, 1, 257, width))
+    inputs = [(scale if n < 2 else 1) * torch.randn(s, device="cuda") for n, s in enumerate(shapes)]
+    grad = torch.randn(2, 2, 300, width, device="cuda")
+    for dtype, kernel in (
+        (torch.float32, "triton-additive"),
+        (torch.float32, "reference"),
+        (torch.float64, "reference"),
+    ):
+        leaves, copied = [x.to(dtype).requires_grad_() for x in inputs], copy.deepcopy(energy).to(dtype)
+        out = attend(*leaves, energy=copied, mask=mask, kernel=kernel)
+        results.append((out, *torch.autograd.grad(out, (*leaves, *copied.parameters()), grad.to(dtype))))
+    for ours, plain, true in zip(*results, strict=True):
+        error, base = ((x.double() - true).abs().max().item() for x in (ours, plain))
+        assert error <= 2 * (base + 1e-5 * true.abs().max().item())
+
+
+def test_additive_by_triton_keeps_the_same_weights_in_both_passes_of_dropout():
+    q, k = (torch.randn(2, 2, 90, 32, device="cuda") for _ in range(2))
+    v = torch.eye(90, device="cuda").expand(2, 2, 90, 90).clone().requires_grad_()
+    out = attend(q, k, v, energy=Additive(32).cuda(), dropout=0.3, kernel="triton-additive")
+    assert abs((out != 0).float().mean().item() - 0.7) < 0.02
+    grad = torch.randn_like(out)
+    assert torch.allclose(torch.autograd.grad(out, v, grad)[0], out.mT @ grad, atol=1e-4)
 
 
 def test_additive_on_the_gpu_in_tiles():

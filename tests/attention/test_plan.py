@@ -149,7 +149,14 @@ def test_tiles_and_sdpa_are_used_without_a_cpp_compiler(monkeypatch):
 
 def test_explain_gives_a_reason_against_every_faster_kernel():
     explanation = explain(*inputs(), normalize=Sparsemax())
-    assert list(explanation.not_used) == ["cpp", "triton", "flex", "sdpa", "additive"]
+    assert list(explanation.not_used) == [
+        "cpp",
+        "triton",
+        "triton-additive",
+        "flex",
+        "sdpa",
+        "additive",
+    ]
     text = str(explanation)
     assert text.startswith("tiled: ")
     assert "not sdpa: SDPA normalises by softmax only, not by Sparsemax" in text

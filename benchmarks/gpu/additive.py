@@ -1,0 +1,257 @@
+"""Additive attention on a GPU: torch eager and compiled, regard's tiles, and regard's Triton kernel.
+
+python -m benchmarks.gpu.additive            # the table: times, memory, error against float64
+python -m benchmarks.gpu.additive --sweep    # also each pass with several block sizes
+
+Queries and keys are projected beforehand: every system computes softmax(Σ w tanh(a + b)) v in float32. One
+row adds the two projections. Predictions are in NOTES.md; results are also written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.band import kernel_time, milliseconds
+from benchmarks.peers import machine
+from regard import Additive, attend
+from regard.attention.energy import AdditiveForm, Energy
+from regard.attention.kernels import additive_gpu
+from regard.attention.kernels.additive_gpu import Passes, VisibleKeys
+
+System = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+RESULTS = Path(__file__).with_name("results")
+SHAPE = (64, 512, 512, 256)  # batch, queries, keys, features and components of the values
+CHECKED = 2  # sequences compared with float64
+# One value of additive_gpu.Blocks at a time; the others keep their defaults.
+SWEEP: dict[str, list[tuple[int, ...]]] = {
+    "energy": [(32, 64, 1, 4), (32, 64, 2, 4), (32, 64, 4, 4), (64, 64, 1, 8), (64, 32, 2, 4), (32, 32, 2, 2),
+               (16, 64, 2, 2), (64, 64, 1, 4)],
+    "combine": [(64, 32, 64, 4, 2), (64, 32, 64, 4, 1), (64, 32, 128, 8, 2), (64, 64, 128, 8, 1),
+                (32, 32, 128, 4, 2), (64, 32, 64, 8, 3)],
+    "scores": [(64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3)],
+    "values": [(128, 4, 2), (64, 4, 2), (64, 4, 3), (128, 8, 2), (256, 8, 1)],
+    "features": [(32, 64, 4), (16, 64, 4), (64, 64, 8), (64, 64, 4), (16, 128, 4), (32, 128, 8), (8, 128, 1),
+                 (16, 64, 2), (32, 32, 2)],
+}  # fmt: skip
+
+
+class Projected(Energy):
+    """Σ w tanh(query + key) for projected queries and keys."""
+
+    form = "additive"
+
+    def __init__(self, w: Tensor) -> None:
+        self.w = w
+
+    def as_additive(self, query: Tensor, key: Tensor) -> AdditiveForm:
+        return AdditiveForm(query, key, self.w)
+
+    def pair_features(self, dim: int) -> int:
+        return dim
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.w,)
+
+
+def eager_sum(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax((torch.tanh(a[:, :, None] + b[:, None]) * w).sum(-1), -1) @ v
+
+
+def eager_product(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(torch.tanh(a[:, :, None] + b[:, None]) @ w, -1) @ v
+
+
+def ours(kernel: str) -> System:
+    def run(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return attend(a[:, None], b[:, None], v[:, None], energy=Projected(w), kernel=kernel)[:, 0]
+
+    return run
+
+
+def with_projections(dim: int) -> System:
+    energy = Additive(dim).cuda()
+
+    def run(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return attend(a[:, None], b[:, None], v[:, None], energy=energy, kernel="triton-additive")[:, 0]
+
+    return run
+
+
+def systems(dim: int) -> dict[str, System]:
+    return {
+        "eager": eager_sum,
+        "torch.compile, sum": torch.compile(eager_sum),
+        "torch.compile, product": torch.compile(eager_product),
+        "regard tiled": ours("tiled"),
+        "regard triton-additive": ours("triton-additive"),
+        "regard triton-additive with projections": with_projections(dim),
+    }
+
+
+def make(shape: tuple[int, ...], scale: float) -> list[Tensor]:
+    """a, b, w and v; the standard deviation of a and b is `scale`."""
+    B, Tq, Tk, D = shape
+    a, b, v = (torch.randn(B, T, D, device="cuda") for T in (Tq, Tk, Tk))
+    w = torch.randn(D, device="cuda") / math.sqrt(D)
+    return [x.requires_grad_() for x in (a * scale, b * scale, w, v)]
+
+
+def errors(system: System, scale: float, shape: tuple[int, ...]) -> dict[str, float]:
+    """‖x − true‖/‖true‖ and the same by the largest element, for the output and each gradient."""
+    inputs = [x.detach().requires_grad_() for x in make((CHECKED, *shape[1:]), scale)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    out, true = system(*inputs), eager_sum(*exact)
+    grad = torch.randn_like(out)
+    results = (out, *torch.autograd.grad(out, inputs, grad))
+    truth = (true, *torch.autograd.grad(true, exact, grad.double()))
+    found = {}
+    for name, x, y in zip(("output", "a", "b", "w", "v"), results, truth, strict=True):
+        difference = x.double() - y
+        found[name] = (difference.norm() / y.norm()).item()
+        found[f"{name}, largest"] = (difference.abs().max() / y.abs().max()).item()
+    return found
+
+
+def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> dict[str, Any]:
+    """Times in ms (median), peak memory in GiB including the inputs, and errors; or the reason for none."""
+    try:
+        inputs = make(shape, scale)
+        used = inputs if "projections" not in name else [inputs[0], inputs[1], inputs[3]]
+        grad = torch.randn(shape[0], shape[1], shape[3], device="cuda")
+
+        def both() -> object:
+            return torch.autograd.grad(system(*inputs), used, grad)
+
+        with torch.no_grad():
+            forward = milliseconds(lambda: system(*inputs))
+            alone = kernel_time(lambda: system(*inputs)) if "triton" in name else math.nan
+            torch.cuda.reset_peak_memory_stats()
+            system(*inputs)
+            memory = torch.cuda.max_memory_allocated() / 2**30
+        training = milliseconds(both)
+        torch.cuda.reset_peak_memory_stats()
+        both()
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        found = {} if "projections" in name else errors(system, scale, shape)
+    except Exception as error:
+        return {"system": name, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {
+        "system": name, "forward": forward, "forward without host time": alone, "with backward": training,
+        "memory, forward": memory, "memory, with backward": peak, "error": found,
+    }  # fmt: skip
+
+
+def line(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"| {row['system']} | – | – | – | – | {row['failed'][:120]} |"
+    gradients = [x for n, x in row["error"].items() if n != "output" and "largest" not in n]
+    error = f"{row['error']['output']:.1e} / {max(gradients):.1e}" if row["error"] else "–"
+    return (
+        f"| {row['system']} | {row['forward']:.3f} ({row['forward without host time']:.3f}) "
+        f"| {row['with backward']:.3f} | {row['memory, forward']:.2f} | {row['memory, with backward']:.2f} "
+        f"| {error} |"
+    )
+
+
+def parts(shape: tuple[int, ...]) -> dict[str, float]:
+    """Milliseconds of each pass with the present `BLOCKS`."""
+    a, b, w, v = (x.detach() for x in make(shape, 1.0))
+    passes = Passes(a[:, None], b[:, None], w[None], v[:, None], VisibleKeys())
+    out, logs, _ = passes.forward(save=False)
+    grad, rows = torch.randn_like(out), next(passes._chunks())[1]
+    products = (out * grad).sum(-1).view(passes.N, passes.Tq)
+    exponentials = passes._transposed()
+    queries, keys = passes._exponentials(passes.a, passes.TQP), passes._exponentials(passes.b, passes.TKP)
+    energies = passes._energies(exponentials, 0, rows, None)
+    scores = passes._score_gradients(energies, 0, rows, grad, logs, products)
+    da, db, dv = (torch.empty_like(x[:, 0]) for x in (passes.a, passes.b, passes.v))
+    steps: dict[str, Callable[[], object]] = {
+        "prepare": passes._transposed,
+        "energy": lambda: passes._energies(exponentials, 0, rows, None),
+        "combine": lambda: passes._combine(energies, 0, rows, out, logs),
+        "scores": lambda: passes._score_gradients(energies, 0, rows, grad, logs, products),
+        "values": lambda: passes._value_gradients(energies, 0, rows, grad, logs, scores[2], dv),
+        "features of queries": lambda: passes._query_gradients(queries, keys, scores, 0, rows, da),
+        "features of keys": lambda: passes._key_gradients(queries, keys, scores, 0, rows, db),
+    }
+    chunks = passes.TQP / rows
+    return {name: milliseconds(step) * (1 if name == "prepare" else chunks) for name, step in steps.items()}
+
+
+def sweep(shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    rows, default = [], additive_gpu.BLOCKS
+    for field, options in SWEEP.items():
+        for option in options:
+            additive_gpu.BLOCKS = replace(default, **{field: option})
+            try:
+                times = {n: t for n, t in parts(shape).items() if n.startswith(field)}
+                print(
+                    f"{field} {option}: " + ", ".join(f"{n} {t:.3f} ms" for n, t in times.items()), flush=True
+                )
+            except Exception as error:
+                times = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
+                print(f"{field} {option}: {times['failed'][:90]}", flush=True)
+            rows.append({"field": field, "blocks": option, **times})
+    additive_gpu.BLOCKS = default
+    return rows
+
+
+def clocks() -> str:
+    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return "nvidia-smi did not answer"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--shape", default=",".join(map(str, SHAPE)), help="batch,queries,keys,features")
+    parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of a and b")
+    parser.add_argument("--systems", default="", help="only systems whose name contains this")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
+    args = parser.parse_args()
+    shape = tuple(int(n) for n in args.shape.split(","))
+    torch.manual_seed(0)
+    print(machine.stamp(torch.cuda.get_device_name()), "Triton", version("triton"))
+    print("| system | forward, ms (without host time) | with backward, ms | GiB | GiB with backward "
+          "| error of output / gradients |\n|---|---|---|---|---|---|")  # fmt: skip
+    table = []
+    for name, system in systems(shape[3]).items():
+        if args.systems in name:
+            table.append(measure(name, system, shape, args.scale))
+            print(line(table[-1]), flush=True)
+            torch.cuda.empty_cache()
+    each = parts(shape)
+    print("passes, ms: " + ", ".join(f"{name} {t:.3f}" for name, t in each.items()))
+    after = clocks()
+    print(after)
+    result = {
+        "stamp": machine.stamp(torch.cuda.get_device_name()), "triton": version("triton"), "clocks": after,
+        "shape": shape, "scale": args.scale, "blocks": asdict(additive_gpu.BLOCKS), "table": table,
+        "passes": each, "sweep": sweep(shape) if args.sweep else [],
+    }  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"additive-{datetime.now(UTC):%Y-%m-%d-%H%M}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

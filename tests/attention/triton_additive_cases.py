@@ -1,0 +1,180 @@
+"""The additive Triton kernel on a CPU, by Triton's interpreter, against the reference in float64.
+
+Run by test_additive_gpu.py: with "quick" a few cases, without it all, with "conformance" the drawn suite.
+"""
+
+import copy
+import math
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import torch
+
+from regard import Additive, Causal, Padding, Softmax, Window, attend
+from regard.attention import Documents
+from regard.attention.call import make_call
+from regard.attention.kernels import additive_gpu
+from regard.conformance import CLASSES, case, check
+from regard.conformance.backends import KERNEL_BACKENDS
+
+# Larger blocks than on a GPU: the interpreter takes the same time for a block of any size.
+additive_gpu.BLOCKS = additive_gpu.Blocks(
+    energy=(64, 64, 2, 4), combine=(64, 64, 64, 4, 1), features=(64, 64, 4)
+)
+TIGHT = 1e-5  # relative, as targeted for float32
+
+
+def difference(result, truth):
+    """The largest error relative to the largest element; infinity if anything is not finite."""
+    errors = [
+        ((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)).nan_to_num(math.inf)
+        for a, b in zip(result, truth, strict=True)
+    ]
+    return max(x.item() for x in errors)
+
+
+def run(leaves, energy, options, grad, kernel):
+    out = attend(*leaves, energy=energy, kernel=kernel, **options)
+    inputs = (*leaves, *energy.parameters())
+    return (out, *torch.autograd.grad(out, inputs, grad.to(out.dtype)))
+
+
+def error(sizes, options, scale=1.0, dtype=torch.float32):
+    """The error in output and all gradients, with NaN in every key and query that takes no part."""
+    B, H, Hk, Tq, Tk, D, Dv, hidden, v_heads = sizes
+    q, k, v = (torch.randn(s) for s in ((B, H, Tq, D), (B, Hk, Tk, D), (B, Hk, Tk, Dv)))
+    q, k, v = (scale * q).to(dtype), (scale * k).to(dtype), v.to(dtype)
+    grad, energy = torch.randn(B, H, Tq, Dv).to(dtype), Additive(D, hidden=hidden, heads=v_heads).to(dtype)
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    truth = run(exact, copy.deepcopy(energy).double(), options, grad, "reference")
+    mask = options.get("mask")
+    if mask is not None:
+        allowed = make_call(q, k, v, mask=mask).mask.dense(Tq, Tk)
+        allowed = allowed.expand(B, H, Tq, Tk)
+        q = q.masked_fill(~allowed.any(-1)[..., None], math.nan)
+        seen = allowed.any(-2).unflatten(1, (Hk, -1)).any(2)[..., None]  # (B, Hk, Tk, 1)
+        k, v = k.masked_fill(~seen, math.nan), v.masked_fill(~seen, math.nan)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    return difference(run(leaves, energy, options, grad, "triton-additive"), truth)
+
+
+def dropout_errors():
+    """Dropout of weights (the values are unit vectors): zeros, scale, and gradients with the same zeros."""
+    q, k = torch.randn(1, 2, 70, 6, requires_grad=True), torch.randn(1, 2, 80, 6, requires_grad=True)
+    v, energy = torch.eye(80).expand(1, 2, 80, 80).clone().requires_grad_(), Additive(6, hidden=5)
+    grad = torch.randn(1, 2, 70, 80)
+    torch.manual_seed(3)
+    inputs = (q, k, v, *energy.parameters())
+    out = attend(q, k, v, energy=energy, dropout=0.3, kernel="triton-additive")
+    result = (out, *torch.autograd.grad(out, inputs, grad))
+    torch.manual_seed(3)
+    again = attend(q, k, v, energy=energy, dropout=0.3, kernel="triton-additive")
+    assert torch.equal(again, out), "the seed does not determine the dropout"
+    kept = out.detach() != 0
+    share, spread = kept.float().mean().item(), math.sqrt(0.21 / kept.numel())
+    assert abs(share - 0.7) < 5 * spread, f"{share} of the weights were kept, not 0.7"
+    assert not torch.equal(kept[:, 0], kept[:, 1]), "heads share their dropout"
+    exact, copied = [x.detach().double().requires_grad_() for x in (q, k, v)], copy.deepcopy(energy).double()
+    true = (torch.softmax(copied(*exact[:2]), -1) * kept / 0.7) @ exact[2]
+    truth = (true, *torch.autograd.grad(true, (*exact, *copied.parameters()), grad.double()))
+    return difference(result, truth)
+
+
+def second_derivative_error():
+    """A gradient penalty, through the plain formula."""
+    results = []
+    q, k, v = (torch.randn(1, 1, 9, 4) for _ in range(3))
+    energy = Additive(4)
+    for dtype, kernel in ((torch.float32, "triton-additive"), (torch.float64, "reference")):
+        leaves, copied = [x.to(dtype).requires_grad_() for x in (q, k, v)], copy.deepcopy(energy).to(dtype)
+        out = attend(*leaves, energy=copied, mask=Causal(), kernel=kernel)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
+    return difference(*results)
+
+
+SMALL = (1, 2, 2, 70, 90, 6, 5, 7, 2)  # B, H, Hk, Tq, Tk, D, Dv, hidden, heads of v
+GROUPED = (2, 4, 2, 5, 67, 4, 20, 8, None)
+
+
+def quick_cases():
+    yield "causal", TIGHT, lambda: error(SMALL, {"mask": Causal()})
+    yield "padding and an empty row", TIGHT, lambda: error(GROUPED, {"mask": Padding(torch.tensor([40, 0]))})
+
+
+def all_cases():
+    yield from quick_cases()
+    torch.manual_seed(1)
+    dense = torch.rand(2, 70, 90) < 0.3
+    dense[:, 7] = False  # a row without keys
+    dense[:, :, 80:] = False
+    masks = {
+        "no mask": None,
+        "window": Window(20, 9),
+        "a window with empty rows": Window(5, 5, offset=-30),
+        "dense, per head": dense,
+        "not causal": ~Causal(),
+        "offsets": Causal(offset=torch.tensor([15])),
+        "both": Causal() & Padding(torch.tensor([33])),
+    }
+    for name, mask in masks.items():
+        yield name, TIGHT, lambda mask=mask: error(SMALL, {"mask": mask} if mask is not None else {})
+    documents = Documents(torch.arange(90) // 30)
+    square = (1, 2, 2, 90, 90, *SMALL[5:])
+    yield "documents", TIGHT, lambda: error(square, {"mask": documents})
+    yield "temperature", TIGHT, lambda: error(SMALL, {"normalize": Softmax(0.5)})
+    # |a| of about 30 (cut reciprocals) and 200 (exponentials per element), where float32 itself loses digits.
+    yield "large", 4 * TIGHT, lambda: error(SMALL, {"mask": Causal()}, 20.0)
+    yield "very large", 16 * TIGHT, lambda: error(SMALL, {"mask": Causal()}, 150.0)
+    yield "float16", 5e-3, lambda: error(SMALL, {}, dtype=torch.float16)
+    yield "bfloat16", 4e-2, lambda: error(SMALL, {}, dtype=torch.bfloat16)
+    yield "dropout", TIGHT, dropout_errors
+    yield "second derivatives", 1e-4, second_derivative_error
+
+    def chunks():
+        additive_gpu.CHUNK_BYTES = additive_gpu.MAX_SAVED_BYTES = 0
+        return error((1, 1, 1, 150, 70, 4, 17, 5, None), {"mask": Window(40, 20)})
+
+    yield "chunks, energies computed again", TIGHT, chunks
+
+
+def with_additive_energy(drawn):
+    """A drawn case with an additive energy and without the options that the kernel refuses."""
+    torch.manual_seed(drawn.seed)
+    kept = {n: x for n, x in drawn.options.items() if n == "mask"}
+    query, key = (drawn.leaves[n].shape[-1] for n in ("query", "key"))
+    energy = Additive(query, key, 5).double()
+    dtype = torch.float32 if drawn.dtype == torch.float64 else drawn.dtype
+    return replace(drawn, dtype=dtype, options={**kept, "energy": energy})
+
+
+def conformance():
+    """Drawn cases of most classes, with additive energies."""
+    verdicts = Counter()
+    for name in CLASSES:
+        if name in ("compile", "export", "threads", "long sequences"):
+            continue
+        for seed in range(4):
+            result = check(with_additive_energy(case(name, seed)), KERNEL_BACKENDS["triton-additive"])
+            verdicts[result.verdict] += 1
+            if result.verdict == "wrong":
+                print(f"{result.case}: {result.detail}", flush=True)
+    print(dict(verdicts))
+    return verdicts["wrong"] + (verdicts["pass"] < 20)
+
+
+def main(what):
+    if what == "conformance":
+        return conformance()
+    wrong = 0
+    for name, limit, measure in quick_cases() if what == "quick" else all_cases():
+        torch.manual_seed(0)
+        result = measure()
+        wrong += not result <= limit
+        print(f"{result:.1e} of {limit:.0e} {name}", flush=True)
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "all"))
