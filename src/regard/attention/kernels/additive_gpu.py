@@ -35,7 +35,7 @@ MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backwar
 class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
-    energy: tuple[int, int, int, int] = (32, 64, 2, 4)  # queries, keys, unrolled pairs of features, warps
+    energy: tuple[int, int, int, int] = (32, 64, 1, 2)  # queries, keys, unrolled pairs of features, warps
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
     combine: tuple[int, int, int, int, int] = (64, 32, 64, 4, 2)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages

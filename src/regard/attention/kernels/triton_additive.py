@@ -139,7 +139,9 @@ def energies(
         lb = tl.max(tl.load(LB + nk * (TKP // TILE) + j // TILE), 0)
         level = tl.maximum(la, lb)
         acc = tl.zeros([BM, BN], tl.float32)
-        at, bt, w = AT + n * DP * TQP + i, BT + nk * DP * TKP + j, W + h * DP
+        # Scalar bases plus constant ranges: the loads then need no address of their own.
+        at = AT + (n * DP * TQP + row0 + pid // nj % ni * BM) + tl.arange(0, BM)
+        bt, w = BT + (nk * DP * TKP + pid % nj * BN) + tl.arange(0, BN), W + h * DP
         if level == 0:
             acc = _sum_near(acc, at, bt, w, TQP, TKP, DP, UNROLL, False, ASM)
         elif level == 1:
