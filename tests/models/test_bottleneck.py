@@ -1,0 +1,65 @@
+"""Row 39: without attention quality falls with the length of a sentence, with it it holds (decoder.py)."""
+
+import pytest
+import torch
+
+from regard.evaluation import bleu_by_length
+from regard.models.build import build
+
+WORDS, SHORTEST, LONGEST = 16, 4, 16
+
+
+def draw(count, length, generator):
+    """Sentences (count, length) to be repeated, between BOS (2) and EOS (3)."""
+    source = torch.randint(4, 4 + WORDS, (count, length), generator=generator)
+    ends = [torch.full((count, 1), token) for token in (2, 3)]
+    return source, torch.cat([ends[0], source, ends[1]], 1)
+
+
+def trained(decoder, steps):
+    torch.manual_seed(0)
+    encoder = {"kind": "recurrent", "width": 64}
+    model = build({"dim": 32, "dropout": 0.0, "encoder": encoder, "decoder": decoder}, 4 + WORDS, 4 + WORDS)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+        source, target = draw(32, length, generator)
+        scores = model(source, target[:, :-1])
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def greedy(model, source):
+    """Greedy search for as many tokens as the source has, as text."""
+    state, token, words = model.start(model.encode(source), source), torch.full((len(source),), 2), []
+    for _ in range(source.shape[1]):
+        scores, state = model.step(token, state)
+        token = scores.argmax(-1)
+        words.append(token)
+    return [" ".join(f"w{word}" for word in row) for row in torch.stack(words, 1).tolist()]
+
+
+def bleu_of(model):
+    """BLEU of short and of long sentences."""
+    generator = torch.Generator().manual_seed(1)
+    found, texts = [], []
+    for length in (4, 5, 6, 14, 15, 16):
+        source, _ = draw(40, length, generator)
+        found += greedy(model, source)
+        texts += [" ".join(f"w{word}" for word in row) for row in source.tolist()]
+    return [bucket.bleu for bucket in bleu_by_length(found, texts, texts, edges=(10,)).buckets]
+
+
+@pytest.mark.slow
+def test_attention_removes_the_bottleneck():
+    """Both learn to repeat short sentences; only the decoder with attention also repeats long ones."""
+    short, long = bleu_of(trained({"kind": "recurrent", "width": 64}, steps=500))
+    assert short > 35 and long < short / 2
+    attending_short, attending_long = bleu_of(trained({"kind": "bahdanau", "width": 64}, steps=500))
+    assert attending_short > 80 and attending_long > 0.65 * attending_short
