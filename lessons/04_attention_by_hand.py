@@ -22,15 +22,15 @@ E = torch.stack([vocabulary[word] for word in words])  # (T, M)
 
 # %% [markdown]
 # ## Values without projection
-# Enevoldsen's first form is a weighted mean of the embeddings themselves, softmax(EEᵀ)E. The dot product is large for similar vectors, so every word attends
-# to itself and to its copies: both "the" have the same row. But similar words are not the only ones that matter.
+# Enevoldsen's first form is a weighted mean of the embeddings themselves, softmax(EEᵀ)E. The dot product is large for similar vectors, so words attend mostly
+# to themselves and to their copies: both "the" have the same row. But similar words are not the only ones that matter.
 
 # %%
 similar = torch.softmax(E @ E.T, -1)
 show(MatrixPicture(similar, words, words, title="softmax(EEᵀ): words attend to themselves"))
 own = torch.stack([similar[t, [s for s in range(T) if words[s] == words[t]]].sum() for t in range(T)])
 print("weight on the word itself and its copies:", [round(value, 2) for value in own.tolist()])
-assert own.min() > 0.5 and torch.allclose(similar[0], similar[4])
+assert own.mean() > 0.6 and torch.allclose(similar[0], similar[4])
 
 # %% [markdown]
 # ## Queries and keys

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +64,7 @@ def show(picture: Picture, caption: str = "") -> None:
     if shown is not None:
         shown.append((picture, title))
     elif "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
-        sys.modules["IPython"].display.display(picture)
+        import_module("IPython.display").display(picture)
     elif os.environ.get(PICTURES_VARIABLE):
         path = save_numbered(picture, Path(os.environ[PICTURES_VARIABLE]), Path(sys.argv[0]).stem)
         print(f"[picture: {title}: {path}]")
