@@ -12,6 +12,7 @@ import argparse
 import math
 from collections import Counter
 
+from benchmarks.peers import command
 from regard.data import language_guess
 from regard.data.datasets import split_rows
 from regard.data.language_guess import TABLE, UNIT, guess_language, trigrams
@@ -76,13 +77,18 @@ def report(test):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="learn the table again")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="learn the table again and write it into the package"
+    )
+    options = parser.parse_args()
     training = sentences("train")
-    if parser.parse_args().write:
+    if options.write:
         learn(training)
     report(sorted(sentences("test") - training))
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ import numpy as np
 import torch
 
 import regard
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from regard.data.datasets import split_rows
-from regard.errors import RegardError
 from regard.evaluation.classification import accuracy
 from regard.evaluation.tagging import tagging_scores
 from regard.models.bert import minilm_folder
@@ -181,7 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except RegardError as error:
-        sys.exit(f"benchmarks.pretrained: {error}")
+    command.run(main)

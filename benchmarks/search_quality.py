@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from regard.data.corpora import data_folder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
@@ -111,4 +111,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

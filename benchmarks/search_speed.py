@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from benchmarks.peers.memory import memory_status
 
 K, QUERIES = 10, 1000
@@ -187,7 +187,7 @@ def compare_search(count, real, peers, threads, seed):
             f"{rate:.0f} queries/s"
         )
         for system in ("regard", *peers):
-            command = [
+            arguments = [
                 sys.executable,
                 "-m",
                 "benchmarks.search_speed",
@@ -197,7 +197,7 @@ def compare_search(count, real, peers, threads, seed):
                 str(truth),
                 str(threads),
             ]
-            finished = subprocess.run(command, capture_output=True, text=True)
+            finished = subprocess.run(arguments, capture_output=True, text=True)
             if finished.returncode:
                 print(f"{system}: {finished.stderr.strip().splitlines()[-1]}")
                 continue
@@ -279,4 +279,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

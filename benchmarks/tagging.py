@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from regard.data.datasets import split_rows
 from regard.evaluation.tagging import TaggingScores, tagging_scores
 
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.peers import machine
 from benchmarks.peers.process import log
+from regard.errors import RegardError
 
 BUSY = 0.5  # load average above which times are noisy
 
@@ -65,3 +68,12 @@ def command_line(module: str, argv: list[str]) -> str:
     """The command of a run, for its table; absolute paths are cut to their last part."""
     arguments = (Path(word).name if Path(word).is_absolute() else word for word in argv)
     return shlex.join(["python", "-m", module, *arguments])
+
+
+def run(main: Callable[[], int | None]) -> None:
+    """Call the main function of a benchmark and exit; a missing corpus or model is one sentence."""
+    try:
+        sys.exit(main())
+    except RegardError as error:
+        log(f"error: {error}")
+        sys.exit(2)

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from benchmarks.peers.environments import own_environment, peer_environment
 from benchmarks.peers.process import WorkerError, WorkerProcess, log
 from benchmarks.recommend.systems import OURS, SURPRISE
@@ -87,4 +87,4 @@ def measure(system: str, folder: Path, folds: int, seed: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

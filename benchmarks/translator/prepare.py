@@ -20,11 +20,11 @@ import argparse
 import hashlib
 import lzma
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks.peers import command
 from regard.data import corpora
 from regard.files.progress import track
 
@@ -163,4 +163,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)
