@@ -75,8 +75,7 @@ show(LineChart(series, title, "source word", "norm of the gradient", log_y=True)
 # %% [markdown]
 # Without attention the last word gets ten orders of magnitude more than the first: in an update that adds both,
 # the first word does not count. The lectures name the effect and give no number. We compare with an earlier run of this
-# project at another width and seed, 3.5e-12 and 2.9e-2, by order of magnitude, since width and initial weights
-# move the numbers.
+# project, 3.5e-12 and 2.9e-2, by order of magnitude, since width and initial weights move the numbers.
 
 # %%
 source = "an earlier run of ours"
