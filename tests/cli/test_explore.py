@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.cli import explore
-from tests.serving.server import Client, write_model
+from tests.serving.server import Client, process, write_model
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,18 @@ def run(*args):
 
 def test_the_page_is_served_until_ctrl_c(folder):
     command = [sys.executable, "-m", "regard", "explore", str(folder), "--port", "0", "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        line = process.stdout.readline()
-        assert line.startswith("regard: small is at http://127.0.0.1:"), line + process.stderr.read()
+        line = started.stdout.readline()
+        assert line.startswith("regard: small is at http://127.0.0.1:"), line + started.stderr.read()
         client = Client(line.split(" is at ")[1].split(" ")[0])
         assert client.get("/explore/")[0] == 200
         assert json.loads(client.get("/explore/api/model")[2])["name"] == "small"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 0
     finally:
-        process.kill()
-        process.communicate()
+        started.kill()
+        started.communicate()
 
 
 def test_errors_are_one_sentence(tmp_path):
@@ -68,3 +68,10 @@ def test_a_text_browser_is_not_opened(monkeypatch):
     monkeypatch.setattr(webbrowser, "get", lambda: Window("firefox"))
     explore.open_browser("http://x").join(10)
     assert opened == ["http://x"]
+
+
+def test_a_server_has_the_explorer_on_request(folder):
+    with process(folder, "--explorer") as (_, client):
+        assert client.get("/explore/")[0] == 200
+        assert client.post("/explore/api/runs", {"text": "ein Hund"})[0] == 200
+        assert client.post("/translate", {"text": "ein Hund"})[0] == 200
