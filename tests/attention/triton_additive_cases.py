@@ -23,7 +23,6 @@ additive_gpu.BLOCKS = additive_gpu.Blocks(
     energy=(64, 64, 2, 4), combine=(64, 64, 64, 4, 1), features=(64, 64, 4)
 )
 TIGHT = 1e-5  # relative, as targeted for float32
-CASES_PER_CLASS = 2  # of the conformance suite
 
 
 def difference(result, truth):
@@ -156,16 +155,9 @@ def conformance():
     for name in CLASSES:
         if name in ("compile", "export", "threads", "long sequences"):
             continue
-        for seed in range(CASES_PER_CLASS):
-            drawn = case(name, seed)
-            if (
-                name == "masked NaN" and "bias" in drawn.options
-            ):  # the bias hides the NaN, and is dropped here
-                continue
-            drawn = with_additive_energy(drawn)
-            if (
-                math.prod(drawn.leaves["query"].shape[:-2]) > 8
-            ):  # the interpreter takes long for large batches
+        for seed in (9, 11) if name == "masked NaN" else (0, 1):  # seeds 0 to 8 hide NaN by a bias
+            drawn = with_additive_energy(case(name, seed))
+            if math.prod(drawn.leaves["query"].shape[:-2]) > 8:  # slow in the interpreter
                 continue
             result = check(drawn, KERNEL_BACKENDS["triton-additive"])
             verdicts[result.verdict] += 1
