@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ def train(setting: Setting) -> list[float]:
 def last_layer_gradient(setting: Setting) -> float:
     """Norm of the gradient of the last feed-forward matrix before the first step (Xiong et al.,
     theorem 1)."""
-    model = make_model(setting)
+    model: Any = make_model(setting)
     repeat_loss(model, draw_texts(256, torch.Generator().manual_seed(1))).backward()
     return float(model.decoder.layers[-1].feed.W2.weight.grad.norm())
 

@@ -194,8 +194,8 @@ def test_matrices_of_finished_sentences_are_freed():
     listed = engine(drawn())
     source, lengths = padded(MANY)
     state = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
-    assert len(state.shortlists._kept) == 3
-    assert len(state.reorder(torch.tensor([0, 1, 23, 0])).shortlists._kept) == 2
+    assert len(state.shortlists._referenced) == 3
+    assert len(state.reorder(torch.tensor([0, 1, 23, 0])).shortlists._referenced) == 2
 
 
 @torch.inference_mode()

@@ -129,11 +129,11 @@ def test_an_unknown_key_names_its_place_and_the_similar_one(override, words):
         (
             ["model.decoder={heads: 2}", "model.decoder.kind=bahdanau"],
             "model.decoder of kind bahdanau has no key 'heads' (transformer has it); its keys are cell, "
-            "layers, width, attention_width, initial_state, dropout; for another kind replace the block: "
-            "model.decoder='{kind: bahdanau}'",
+            "layers, width, attention_width, normalize, initial_state, dropout; for another kind replace the "
+            "block: model.decoder='{kind: bahdanau}'",
         ),
-        (["model.decoder={kind: recurrent, normalize: softmax}"],
-         "model.decoder of kind recurrent has no key 'normalize'"),
+        (["model.decoder={kind: recurrent, norm: pre}"],
+         "model.decoder of kind recurrent has no key 'norm'"),
         (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
          "write model.decoder='{kind: bahdanau}'"),
         (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys with a kind: "
@@ -162,8 +162,8 @@ def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words
         ("model.encoder.d_model", "model.dim (integer ≥ 1)"),
         ("warmup", "schedule.warmup (integer ≥ 1)"),
         ("warmup_steps", "schedule.warmup (integer ≥ 1)"),
-        ("normalize", "model.encoder.normalize (softmax, sparsemax, entmax, sigmoid) or "
-         "model.decoder.normalize (softmax, sparsemax, entmax, sigmoid)"),
+        ("normalize", "model.encoder.normalize (softmax, sparsemax, entmax, sigmoid, none) or "
+         "model.decoder.normalize (softmax, sparsemax, entmax, sigmoid, none)"),
         ("validate_evry", "training.validate_every (integer ≥ 1)"),
     ],
 )  # fmt: skip

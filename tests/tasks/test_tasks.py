@@ -113,7 +113,9 @@ def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files,
     assert list(evaluation.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not among"):
+    with pytest.raises(
+        DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not one of the training"
+    ):
         evaluate(model, data_section(model.card, [str(other)]))
 
 

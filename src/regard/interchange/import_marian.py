@@ -58,9 +58,8 @@ def read(folder: Path) -> tuple[Any, dict[str, TokenMapping]]:
         _suppress(model.output.projection.bias, generation, mappings["target"])
     model.config = config
     model.source_tokenizer, model.target_tokenizer = tokenizers["source"], tokenizers["target"]
-    model.card = {"beam": generation.beam}
-    if not tokenizers["source"].languages:
-        model.card["languages"] = _languages(folder)
+    languages = {} if tokenizers["source"].languages else {"languages": _languages(folder)}
+    model.card = {"beam": generation.beam, **languages}
     return model.eval(), mappings
 
 
