@@ -77,7 +77,8 @@ ONE_LINE = {
 }
 
 
-@pytest.mark.parametrize("machine", ["REGARD_NATIVE=0", pytest.param("no AVX-512", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("machine", ["REGARD_NATIVE=0", "no AVX-512"])
+@pytest.mark.slow
 def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
     """In a subprocess, as on a machine without native code; stderr has one line that names the engine."""
     patch, says = ONE_LINE[machine]

@@ -15,8 +15,13 @@ def models(tmp_path_factory):
     return wrong_calls.make_models(tmp_path_factory.mktemp("models"))
 
 
+SLOW = ("train", "Recipe")  # many arguments; `make soak` tries them too
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs alarms")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+)
 def test_a_wrong_argument_ends_in_an_error_of_regard(name, models, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)  # a run whose folder is not given is made in runs/
     if name not in FAILING:

@@ -298,6 +298,7 @@ def test_texts_that_were_cut_are_reported(tmp_path, regard):
     assert err == "regard: 1 text was truncated to the model's maximum length\n"
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tmp_path):
     draw = random.Random(1)
     texts = [

@@ -99,6 +99,7 @@ def test_models_that_only_onnx_supports_are_equal(tmp_path, name):
     assert len(run_readme(tmp_path, ENGLISH[:2])) == 2
 
 
+@pytest.mark.slow
 def test_recurrent_encoders_take_padded_batches(tmp_path):
     model = make({"kind": "recurrent", "cell": "lstm"}, {"kind": "bahdanau"})
     Onnx().write(model, tmp_path)
@@ -116,6 +117,7 @@ def test_recurrent_encoders_take_padded_batches(tmp_path):
     torch.testing.assert_close(torch.from_numpy(result["hidden_0_0"]), first, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_window_longer_than_the_traced_example_is_exported(tmp_path):
     model = make(None, {**THIN, "position": "none", "mask": {"kind": "window", "left": 30}}, tie="target")
     Onnx().write(model, tmp_path)

@@ -30,6 +30,7 @@ def test_tied_tensors_are_stored_and_the_folder_stays_as_it_is(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
+@pytest.mark.slow
 def test_a_marian_folder_with_a_pickle_is_imported_like_one_with_safetensors(tmp_path):
     (tmp_path / "safe").mkdir()
     save_marian(tmp_path / "safe")

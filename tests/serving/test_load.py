@@ -93,6 +93,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_sixty_requests_from_eight_connections(folder):
     assert_all_answered(folder, 60, 8)
 

@@ -118,6 +118,7 @@ def test_one_process_resumes_a_run_of_two_with_the_same_batches(two, tmp_path):
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_two), rtol=2e-5, atol=0)
 
 
+@pytest.mark.slow
 def test_fsdp_trains_like_ddp_and_its_model_folder_has_full_tensors(two, tmp_path):
     made = tiny.recipe(two, **CHANGES, batch__accumulate=1, training__strategy="fsdp")
     tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "run"))

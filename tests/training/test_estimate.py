@@ -32,6 +32,7 @@ def test_the_estimate_agrees_with_the_run(tmp_path):
     assert estimated.memory["optimizer"] == 2 * estimated.memory["weights"]
 
 
+@pytest.mark.slow
 def test_activations_grow_with_the_batch_and_the_depth():
     few, many, deep = (
         estimate("small", [*TINY, *more]).memory["activations"]
@@ -61,6 +62,7 @@ def test_epochs_and_minutes_limit_the_estimate():
     assert "3 min" in str(by_clock)
 
 
+@pytest.mark.slow
 def test_large_data_is_sampled_and_the_vocabulary_size_is_the_recipes():
     estimated = estimate("small", [*TINY, "data.limit=null", "tokenizer.size=5000"])
     assert estimated.rows["training"] > SAMPLE_ROWS

@@ -69,6 +69,7 @@ def language_data(folder):
     return {split: [str(folder / f"{split}.txt")] for split in ("train", "validation")}
 
 
+@pytest.mark.slow
 def test_a_stream_resumes_with_its_recurrent_state(tmp_path):
     changes = {**LANGUAGE, "data": language_data(tmp_path)}
     reference, length = train(tmp_path, **changes)
