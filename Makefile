@@ -17,15 +17,16 @@ help:
 	@echo "make lessons   run every lesson and write its page in docs/lessons/; LESSONS=5,6 some of them"
 	@echo "make notebooks write the lessons as .ipynb into notebooks/"
 
-# One stamp per set of dependencies; all share the pinned constraints.
+# One stamp per set of dependencies; all share the pinned constraints. Without --no-compile, pip spends most of the
+# time on byte code of modules that nothing imports.
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 $(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install --no-compile -c constraints.txt -e .
 	touch $@
 $(VENV)/.%: $(VENV)/.base
-	$(PIP) install -c constraints.txt -e .[$*]
+	$(PIP) install --no-compile -c constraints.txt -e .[$*]
 	touch $@
 
 # ONNX's stored vectors; later versions of the package carry none.
