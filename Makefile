@@ -17,8 +17,8 @@ help:
 	@echo "make lessons   run every lesson and write its page in docs/lessons/; LESSONS=5,6 some of them"
 	@echo "make notebooks write the lessons as .ipynb into notebooks/"
 
-# One stamp per set of dependencies; all share the pinned constraints. Without --no-compile, pip spends most of the
-# time on byte code of modules that nothing imports.
+# One stamp per set of dependencies; all share the pinned constraints. --no-compile: Python writes the byte code of
+# what is imported; pip would write that of every module.
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@

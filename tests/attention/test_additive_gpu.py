@@ -22,27 +22,30 @@ from regard.errors import KernelError
 HOPPER = Machine("cuda", (9, 0))
 
 
-def interpret(what):
+def interpreted(what):
+    """Run a part of the cases in Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
     env = os.environ | {"TRITON_INTERPRET": "1"}
     script = Path(__file__).with_name("triton_additive_cases.py")
     command = [sys.executable, "-W", "ignore", script, what]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
 
 
 def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_positions():
-    interpret("quick")
+    done = interpreted("quick")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.slow
 def test_masks_dropout_dtypes_large_values_and_chunks_in_the_interpreter():
-    interpret("all")
+    done = interpreted("all")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.slow
 def test_the_conformance_suite_in_the_interpreter():
-    interpret("conformance")
+    done = interpreted("conformance")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 @pytest.fixture

@@ -61,11 +61,11 @@ def test_every_scheme_can_be_turned_into_every_other(drawn: tuple[list[Span], in
 @given(ANY_TAGS)
 def test_repaired_tags_have_no_problems_and_the_same_spans(tags: list[str]) -> None:
     for item in (BIO, IOBES):
-        mended = item.repair(tags)
-        assert item.problems(mended) == []
-        assert spans(mended) == spans(tags)
+        repaired = item.repair(tags)
+        assert item.problems(repaired) == []
+        assert spans(repaired) == spans(tags)
         if not item.problems(tags):
-            assert mended == tags
+            assert repaired == tags
 
 
 @given(ANY_TAGS)

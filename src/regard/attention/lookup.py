@@ -97,7 +97,7 @@ def lookup_path(
     for (key, value), weight in zip(level.items(), weights, strict=True):
         if len(path) == 1:
             found[key,] = weight
-        elif _level(value) is None:  # the path goes on and the record ends
+        elif _level(value) is None:  # the path is longer than the record is deep
             found[key,] = torch.zeros_like(weight) if temperature is None and similarity is None else weight
         else:
             inner = lookup_path(path[1:], value, embed, temperature=temperature, similarity=similarity)

@@ -59,7 +59,7 @@ class ExplainedModel:
     """A model with what explanations need to know about it. A subclass serves one kind of model."""
 
     deletes = True  # a token is removed by deleting it; False: by a zero vector, where positions must stay
-    needs = (  # what a model without recorded attention is told
+    needs = (  # the error for a model without recorded attention
         "use one with attention pooling, a Transformer encoder or cross-attention, such as that of the "
         "recipe sst2-attention"
     )
