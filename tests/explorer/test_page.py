@@ -5,7 +5,6 @@ The screenshots of docs/explorer.md are written by `python -m tests.explorer.scr
 
 import json
 import re
-import time
 
 import pytest
 import torch
@@ -26,76 +25,16 @@ from regard.attention import (
 from regard.explorer.routes import Explorer
 from regard.models.folder import load
 from regard.pipelines.token_words import Words, word_weights
-from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_services import make_service
 from tests.decoding import model_folders
 from tests.explorer import toy
+from tests.explorer.toy import type_text, until
 from tests.models.test_tagger import made as tagger
 from tests.search.small import embedder
 from tests.serving.server import running, write_model
 
 TEXT = "the red dog sees a house"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return toy.translator(tmp_path_factory.mktemp("toy"))
-
-
-@pytest.fixture(scope="module")
-def address(model):
-    service = GenerationService(model, "toy", workers=1)
-    service.extensions.append(Explorer(service).add_routes)
-    with running(service) as client:
-        yield f"http://127.0.0.1:{client.port}/explore/"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    session, started = toy.browser()
-    yield started
-    started.close()
-    session.stop()
-
-
-@pytest.fixture
-def tab(chromium):
-    """A page that fails the test on console errors and on requests to other machines."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    page, problems = context.new_page(), []
-    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda e: problems.append(str(e)))
-    page.on("dialog", lambda d: (problems.append(f"dialog {d.message}"), d.dismiss()))
-
-    def only_here(route):
-        if route.request.url.startswith("http://127.0.0.1:"):
-            route.continue_()
-        else:
-            problems.append(f"request to {route.request.url}")
-            route.abort()
-
-    context.route("**/*", only_here)
-    page.set_default_timeout(10_000)
-    page.expected = []
-    yield page
-    assert [p for p in problems if not any(re.search(e, p) for e in page.expected)] == []
-    context.close()
-
-
-def until(tab, expression, seconds=10):
-    """Wait until a JavaScript expression is true; Playwright's own wait needs eval, which the policy
-    forbids."""
-    end = time.monotonic() + seconds
-    while not tab.evaluate(expression):
-        assert time.monotonic() < end, expression
-        tab.wait_for_timeout(15)
-
-
-def type_text(tab, text):
-    tab.fill("#text", text)
-    tab.press("#text", "Enter")
-    until(tab, "!document.getElementById('go').disabled")
 
 
 def test_the_alignment_of_a_typed_text_has_exact_numbers(tab, model, address):

@@ -1,6 +1,7 @@
-"""A tiny translator that is trained in three seconds, and a browser."""
+"""A tiny translator that is trained in three seconds, a browser, and what tests do in a page."""
 
 import shutil
+import time
 
 import pytest
 import torch
@@ -70,3 +71,18 @@ def browser():
     # No sandbox: containers have no user namespaces, and the pages are ours.
     started = session.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
     return session, started
+
+
+def until(tab, expression, seconds=10):
+    """Wait until a JavaScript expression is true; Playwright's own wait needs eval, which the policy
+    forbids."""
+    end = time.monotonic() + seconds
+    while not tab.evaluate(expression):
+        assert time.monotonic() < end, expression
+        tab.wait_for_timeout(15)
+
+
+def type_text(tab, text):
+    tab.fill("#text", text)
+    tab.press("#text", "Enter")
+    until(tab, "!document.getElementById('go').disabled")

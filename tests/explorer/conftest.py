@@ -1,0 +1,58 @@
+"""One Chromium, one toy translator and one server for all tests of the explorer.
+
+They are of package scope: Playwright's event loop must be gone before tests elsewhere use asyncio.
+"""
+
+import re
+
+import pytest
+
+from regard.explorer.routes import Explorer
+from regard.serving.generation_service import GenerationService
+from tests.explorer import toy
+from tests.serving.server import running
+
+
+@pytest.fixture(scope="package")
+def model(tmp_path_factory):
+    return toy.translator(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="package")
+def address(model):
+    service = GenerationService(model, "toy", workers=1)
+    service.extensions.append(Explorer(service).add_routes)
+    with running(service) as client:
+        yield f"http://127.0.0.1:{client.port}/explore/"
+
+
+@pytest.fixture(scope="package")
+def chromium():
+    session, started = toy.browser()
+    yield started
+    started.close()
+    session.stop()
+
+
+@pytest.fixture
+def tab(chromium):
+    """A page that fails the test on console errors and on requests to other machines."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page, problems = context.new_page(), []
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: problems.append(str(e)))
+    page.on("dialog", lambda d: (problems.append(f"dialog {d.message}"), d.dismiss()))
+
+    def only_here(route):
+        if route.request.url.startswith("http://127.0.0.1:"):
+            route.continue_()
+        else:
+            problems.append(f"request to {route.request.url}")
+            route.abort()
+
+    context.route("**/*", only_here)
+    page.set_default_timeout(10_000)
+    page.expected = []
+    yield page
+    assert [p for p in problems if not any(re.search(e, p) for e in page.expected)] == []
+    context.close()
