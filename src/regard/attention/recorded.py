@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.attention import kernel_inputs
 from regard.attention.call import Call
+from regard.attention.column_sums import column_sums_by_triton
 from regard.attention.diversity import HeadDiversity, head_diversity
-from regard.attention.kernels import reference, triton
-from regard.attention.machine import Machine
+from regard.attention.kernels import reference
 from regard.attention.precision import compute_dtype
 from regard.attention.score_tiles import Tile, for_each_tile, has_tiles
 from regard.attention.selection import IndexLike, Selection
@@ -113,7 +112,7 @@ class Recorded(Pictured):
     ) -> Tensor:
         """The attention that each key receives from the selected queries, (..., Tk), in at least float32."""
         selection = Selection.of(self.call, batch, head, query)
-        if head is None and query is None and (sums := _column_sums_by_triton(self.call)) is not None:
+        if head is None and query is None and (sums := column_sums_by_triton(self.call)) is not None:
             return sums if batch is None else sums[batch]
         *outer, _, Tk = selection.shape
         total = torch.zeros((*outer, Tk), dtype=compute_dtype(self.call.dtype), device=self.call.query.device)
@@ -215,25 +214,6 @@ class Recorded(Pictured):
 def _shorten(text: str, width: int = 60) -> str:
     line = text.splitlines()[0]
     return line if line == text and len(line) <= width else f"{line[:width]}…"
-
-
-def _column_sums_by_triton(call: Call) -> Tensor | None:
-    """Column sums of all rows by our Triton kernel, which stores no scores; None if it cannot run."""
-    machine = Machine.of(call.query, call.key)
-    if (
-        call.edited is not None
-        or triton.has_sinks(call)
-        or triton.Triton().refuses(call, machine) is not None
-    ):
-        return None
-    q, k, _, scale = kernel_inputs.dot_inputs(call, grouped=True)
-    if scale <= 0 or k.shape[1] not in (call.heads, call.heads // call.groups):
-        return None
-    band = triton.band_of(call.mask, call)
-    assert band is not None
-    return triton.banded_column_sums(q, k, scale, band, triton.slopes_of(call)).view(
-        *call.leading, call.heads, call.Tk
-    )
 
 
 def _weights_by_reference(selection: Selection, stage: str) -> Tensor:

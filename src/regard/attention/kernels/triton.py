@@ -151,13 +151,12 @@ class PreparedForward:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
-        self.shape, self.grid = (B, H, Tq, v.shape[3]), (-(-Tq // block["BM"]), B * H, 1)
-        self.options, self.slopes, self.device = (scale, band, slopes), slopes.tensor, q.get_device()
-        self.constants, self.block = _forward_constants(q, v, band, slopes, None, logs=False), block
-        self.handle = None  # the compiled kernel, after the first call
-        strides = [n for x in (q, k, v) for n in _contiguous_strides(x)]
+        self.shape, self.slopes, self.device = (B, H, Tq, v.shape[3]), slopes.tensor, q.get_device()
+        strides = tuple(n for x in (q, k, v) for n in _contiguous_strides(x))
+        constants = _forward_constants(q, v, band, slopes, None, logs=False)
+        grid = (-(-Tq // block["BM"]), B * H, 1)
         scalars = _scalars(q, k, scale, band, slopes)
-        self.arguments = (*strides, *scalars, *self.constants.values(), block["BM"], block["BN"])
+        self.launch = PreparedLaunch("forward", grid, strides, scalars, constants, block)
 
     def accepts(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
@@ -168,15 +167,67 @@ class PreparedForward:
         )
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
-        if self.handle is None:
-            scale, band, slopes = self.options
-            out, _ = banded(q, k, v, scale, replace(band, lengths=lengths), slopes, logs=False)
-            tensors = (q, k, v, out, None, self.slopes, None, lengths)
-            self.handle = _handles[_key("forward", tensors, (q, k, v), self.constants, self.block)][self.grid]
-            return out
         out = q.new_empty(self.shape)
-        self.handle(q, k, v, out, None, self.slopes, None, lengths, *self.arguments)
+        self.launch(q, k, v, out, None, self.slopes, None, lengths)
         return out
+
+
+class PreparedColumnSums:
+    """The kernels of column sums for one signature, with all arguments except the tensors.
+
+    The forward kernel gives log2 Σ exp2 of each row, a second kernel the total weight of each key. Neither
+    stores the matrix.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
+        dummy_values = k[..., : min(16, k.shape[-1])]  # only the logs are needed
+        (B, H, Tq, _), Tk, self.slopes = q.shape, k.shape[2], slopes.tensor
+        self.out, self.logs, self.sums = (B, H, Tq, dummy_values.shape[3]), (B, H, Tq), (B, H, Tk)
+        scalars = _scalars(q, k, scale, band, slopes)
+        block = _forward_block(q, dummy_values, band)
+        self.forward = PreparedLaunch(
+            "forward", (-(-Tq // block["BM"]), B * H, 1), _strides((q, k, k)), scalars,
+            _forward_constants(q, dummy_values, band, slopes, None, logs=True), block,
+        )  # fmt: skip
+        constants = _constants(q, k, band, slopes)
+        constants = {n: constants[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
+        block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
+        self.sum_columns = PreparedLaunch(
+            "column_sums", (-(-Tk // 128), B * H, 1), _strides((q, k)), scalars, constants, block
+        )
+
+    def __call__(self, q: Tensor, k: Tensor, lengths: Tensor | None) -> Tensor:
+        """Total weight of each key over all queries, (batch, heads, Tk) in float32."""
+        logs = q.new_empty(self.logs, dtype=torch.float32)
+        self.forward(q, k, k, q.new_empty(self.out), logs, self.slopes, None, lengths)
+        sums = q.new_empty(self.sums, dtype=torch.float32)
+        self.sum_columns(q, k, logs, sums, self.slopes, lengths)
+        return sums
+
+
+class PreparedLaunch:
+    """A launch of one kernel in which only the tensors change, not their strides or alignment."""
+
+    def __init__(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        strides: tuple[int, ...],
+        scalars: tuple,
+        constants: dict,
+        block: dict,
+    ) -> None:
+        self.name, self.grid, self.options = name, grid, (strides, scalars, constants, block)
+        sizes = (block[n] for n in ("BM", "BN") if n in block)
+        self.arguments = (*strides, *scalars, *constants.values(), *sizes)
+        self.handle = None  # the compiled kernel, after the first call on a GPU
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        if self.handle is not None:
+            self.handle(*tensors, *self.arguments)
+            return
+        handle = _launch(self.name, self.grid, tensors, *self.options)
+        self.handle = None if handle is None else handle[self.grid]
 
 
 def _lengths_of(mask: Mask | None) -> Tensor | None:
@@ -307,7 +358,9 @@ def banded(
     grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, out, sums, slopes.tensor, sinks, _lengths(band, B))
     constants = _forward_constants(q, v, band, slopes, sinks, logs=logs)
-    _launch("forward", grid, tensors, (q, k, v), _scalars(q, k, scale, band, slopes), constants, block)
+    _launch(
+        "forward", grid, tensors, _strides((q, k, v)), _scalars(q, k, scale, band, slopes), constants, block
+    )
     return out, sums
 
 
@@ -329,36 +382,25 @@ def banded_backward(
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     rows = torch.empty_like(logs)
     constants, optional = _constants(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
-    scalars = (*_scalars(q, k, scale, band, slopes), scale)
+    scalars, strides = (*_scalars(q, k, scale, band, slopes), scale), _strides((q, k, v, grad))
     value_constants = {n: constants[n] for n in ("DV", "BLOCK_DV")}
     block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
-    _launch("row_products", grid, (out, grad, rows), (grad,), (H, Tq), value_constants, block)
+    _launch("row_products", grid, (out, grad, rows), _strides((grad,)), (H, Tq), value_constants, block)
     block = _keys_block(q, v, band)
     grid = (-(-Tk // block["BN"]), B * Hk, 1)
     tensors = (q, k, v, grad, logs, rows, dk, dv, *optional)
-    _launch("backward_keys", grid, tensors, (q, k, v, grad), scalars, constants, block)
+    _launch("backward_keys", grid, tensors, strides, scalars, constants, block)
     block = _queries_block(q, v, band)
     grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, grad, logs, rows, dq, *optional)
-    _launch("backward_queries", grid, tensors, (q, k, v, grad), scalars, constants, block)
+    _launch("backward_queries", grid, tensors, strides, scalars, constants, block)
     return dq, dk, dv, rows
 
 
 def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
     """Total weight of each key over all queries, (batch, heads, Tk) in float32; no Tq × Tk matrix."""
-    dummy_values = k[..., : min(16, k.shape[-1])]  # only the logs are needed
-    _, logs = banded(q, k, dummy_values, scale, band, slopes)
-    assert logs is not None
     q, k = kernel_inputs.readable(q), kernel_inputs.readable(k)
-    B, H, _, _ = q.shape
-    sums = q.new_empty((B, H, k.shape[2]), dtype=torch.float32)
-    constants = _constants(q, k, band, slopes)
-    constants = {n: constants[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
-    tensors = (q, k, logs, sums, slopes.tensor, _lengths(band, B))
-    block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
-    grid = (-(-k.shape[2] // 128), B * H, 1)
-    _launch("column_sums", grid, tensors, (q, k), _scalars(q, k, scale, band, slopes), constants, block)
-    return sums
+    return PreparedColumnSums(q, k, scale, band, slopes)(q, k, _lengths(band, q.shape[0]))
 
 
 def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
@@ -369,10 +411,10 @@ def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> 
 _handles: dict[tuple, Any] = {}  # compiled kernels, by everything that Triton specializes on
 
 
-def _key(name: str, tensors: tuple, strided: tuple[Tensor, ...], constants: dict, block: dict) -> tuple:
+def _key(name: str, tensors: tuple, strides: tuple[int, ...], constants: dict, block: dict) -> tuple:
     aligned = tuple(x is None or x.data_ptr() % 16 == 0 for x in tensors)
     device, dtype = tensors[0].get_device(), tensors[0].dtype
-    return name, device, dtype, _strides(strided), aligned, *constants.values(), *block.values()
+    return name, device, dtype, strides, aligned, *constants.values(), *block.values()
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
@@ -383,30 +425,33 @@ def _launch(
     name: str,
     grid: tuple[int, int, int],
     tensors: tuple,
-    strided: tuple[Tensor, ...],
+    strides: tuple[int, ...],
     scalars: tuple,
     constants: dict,
     block: dict,
-) -> None:
+) -> Any:
     """Launch a kernel of triton_band.py with (tensors, strides, scalars, constants, block sizes).
 
-    The compiled kernel is cached here; Triton's own lookup takes 25 µs more per call.
+    Returns the compiled kernel, None on the CPU. It is cached here; Triton's own lookup takes 25 µs more per
+    call.
     """
-    strides, key = _strides(strided), _key(name, tensors, strided, constants, block)
+    key = _key(name, tensors, strides, constants, block)
     handle, on_gpu = _handles.get(key), tensors[0].is_cuda
     other_device = on_gpu and torch._C._cuda_getDevice() != tensors[0].get_device()
     with torch.cuda.device(tensors[0].device) if other_device else nullcontext():
         if handle is not None:
             sizes = (block[n] for n in ("BM", "BN") if n in block)
             handle[grid](*tensors, *strides, *scalars, *constants.values(), *sizes)
-            return
+            return handle
         from regard.attention.kernels import triton_band
 
         handle = getattr(triton_band, name)[grid](*tensors, *strides, *scalars, **constants, **block)
-    if on_gpu:
-        if len(_handles) >= MAX_HANDLES:
-            _handles.clear()
-        _handles[key] = handle
+    if not on_gpu:
+        return None
+    if len(_handles) >= MAX_HANDLES:
+        _handles.clear()
+    _handles[key] = handle
+    return handle
 
 
 def _lengths(band: Band, batch: int) -> Tensor | None:
