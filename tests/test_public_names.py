@@ -34,7 +34,10 @@ SUBPACKAGES = {
         BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer Windows add_corpora corpora get
         guess_language load_corpus read_vectors remove_corpora spans
     """,
-    "decoding": "Beam Constraints Ensemble Hypothesis Limits Sample Strategy attention_maps fast why_not",
+    "decoding": """
+        Beam Constraints Ensemble Hypothesis Limits Sample SearchTrace Strategy TracedBeam attention_maps
+        fast why_not
+    """,
     "diagrams": "Graph PositionPicture position_similarity",
     "errors": """
         DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from regard.decoding.ensemble import Ensemble
     from regard.decoding.limits import Limits
     from regard.decoding.sampling import Sample
+    from regard.decoding.search_trace import SearchTrace, TracedBeam
     from regard.decoding.strategy import Hypothesis, Strategy
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "Hypothesis",
     "Limits",
     "Sample",
+    "SearchTrace",
     "Strategy",
+    "TracedBeam",
     "attention_maps",
     "fast",
     "why_not",
@@ -39,7 +42,9 @@ __getattr__ = exported(
         "Hypothesis": "strategy",
         "Limits": "limits",
         "Sample": "sampling",
+        "SearchTrace": "search_trace",
         "Strategy": "strategy",
+        "TracedBeam": "search_trace",
         "attention_maps": "attention_weights",
         "fast": "engine",
         "why_not": "engine",
