@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from regard.cli import explore
+from regard.errors import OptionError, RegardError
 from tests.serving.server import Client, process, write_model
 
 
@@ -48,10 +49,21 @@ def test_errors_are_one_sentence(tmp_path):
     assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 
 
-def test_a_server_with_a_token_has_no_explorer(folder, tmp_path):
-    (tmp_path / "token").write_text("abcdefghijklmnop-1234", encoding="utf-8")
-    code, _, err = run("serve", folder, "--explorer", "--port", 0, "--token-file", tmp_path / "token")
-    assert code == 2 and "--explorer" in err and err.count("\n") == 1
+def test_without_a_model_the_page_opens_on_the_mechanism(monkeypatch):
+    monkeypatch.delenv("REGARD_MODEL", raising=False)
+    monkeypatch.setattr("regard.models.default.known_models", dict)  # none is bundled
+    service = explore._service(None, None)
+    assert "regard train small" in service.explored.describe()["notice"]
+    monkeypatch.setenv("REGARD_MODEL", "nowhere")  # a wrong name is still an error
+    with pytest.raises(RegardError, match="nowhere"):
+        explore._service(None, None)
+
+
+def test_a_huggingface_folder_is_explored_instead_of_a_model(folder, tmp_path):
+    with pytest.raises(OptionError, match="opens one model"):
+        explore._service(folder, tmp_path)
+    with pytest.raises(OptionError, match="no config.json"):
+        explore._service(None, tmp_path)
 
 
 def test_a_text_browser_is_not_opened(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +11,21 @@ import typer
 if TYPE_CHECKING:
     import threading
 
+    from regard.serving.service import Service
+
 
 def command(
     model: Annotated[
         Path | None,
         typer.Argument(metavar="[MODEL]", help="A model folder, a run, or a name of `regard models`."),
+    ] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf",
+            metavar="FOLDER",
+            help="A Hugging Face folder instead, or minilm for the installed example.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8600,
     browser: Annotated[
@@ -26,6 +37,8 @@ def command(
 ) -> None:
     """Explore a model in the browser: alignment, every head, and what changes when attention is changed.
 
+    Without a model it opens on a bundled one, or on the mechanism of attention, which needs none.
+
     The page is for this machine only; `regard serve MODEL --explorer` adds it to a server. Ctrl-C ends.
 
     Examples:
@@ -33,21 +46,17 @@ def command(
         regard explore runs/small
 
         regard explore runs/sst2 --port 0 --no-browser
+
+        regard explore --hf minilm
     """
     from regard.cli.jobs import report
     from regard.explorer.routes import Explorer
-    from regard.models.default import default_model
-    from regard.models.folder import load
     from regard.serving import auth, server
-    from regard.serving.request_limits import RequestLimits
-    from regard.serving.text_services import make_service
 
     sock = server.bind("127.0.0.1", port)  # before loading: a taken port is reported at once
-    folder = model or default_model("explore")
-    loaded = load(folder)
-    name = loaded.card.get("name") or folder.resolve().name
-    service = make_service(loaded, name, RequestLimits(), workers=1)
+    service = _service(model, hf)
     service.extensions.append(Explorer(service).add_routes)
+    name = service.name
     address = f"{server.address(sock)}/explore/"
 
     def started() -> None:
@@ -57,6 +66,33 @@ def command(
 
     server.serve(service, sock, auth.Authentication(None, "127.0.0.1"), log=access_log, started=started)
     report("stopped")
+
+
+def _service(model: Path | None, hf: Path | None) -> Service:
+    """Return the service of the named model, of the default one, or of the page without a model."""
+    from regard.errors import OptionError
+    from regard.explorer.page_service import NoModel, PageService
+    from regard.models.default import VARIABLE, default_model
+    from regard.models.folder import load
+    from regard.serving.request_limits import RequestLimits
+    from regard.serving.text_services import make_service
+
+    if hf is not None:
+        from regard.explorer.huggingface_model import HuggingFaceModel
+
+        if model is not None:
+            raise OptionError(f"the explorer opens one model; leave out {model} or --hf {hf}")
+        return PageService(HuggingFaceModel.of_folder(hf))
+    if model is None:
+        try:
+            model = default_model("explore")
+        except OptionError:  # no model is bundled
+            if os.environ.get(VARIABLE):
+                raise
+            return PageService(NoModel())
+    loaded = load(model)
+    name = loaded.card.get("name") or model.resolve().name
+    return make_service(loaded, name, RequestLimits(), workers=1)
 
 
 def open_browser(address: str) -> threading.Thread | None:

@@ -138,7 +138,7 @@ def command(
     sock = server.bind(connection.host, connection.port)  # before loading: a taken port is reported at once
     served = _service(folder, model, request_limits, service)
     if service.explorer:
-        _add_explorer(served, token)
+        _add_explorer(served)
     served.warm_up()
     welcome = _welcome(served, server.address(sock), token)
     authentication = auth.Authentication(token, connection.host)
@@ -154,14 +154,12 @@ def command(
         raise typer.Exit(1)
 
 
-def _add_explorer(service: Service, token: str | None) -> None:
-    """Add the explorer's routes. Browsers do not send the token with a page, so there must be none."""
+def _add_explorer(service: Service) -> None:
+    """Add the explorer's routes. Its page asks for the token, which browsers do not send by themselves."""
     from regard.errors import OptionError
     from regard.explorer.routes import Explorer
     from regard.serving.search_service import SearchService
 
-    if token is not None:
-        raise OptionError("--explorer has no way to send a token yet; leave it out, or serve without a token")
     if isinstance(service, SearchService):
         raise OptionError("--explorer shows a model, and this is a search index; leave it out")
     service.extensions.append(Explorer(service).add_routes)

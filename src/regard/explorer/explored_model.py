@@ -129,16 +129,17 @@ def _changed(model: Any, edits: dict[str, list[Edit]]) -> Iterator[None]:
         yield
 
 
-def _check_tokens(count: int) -> None:
-    if count > MAX_TOKENS:
+def check_tokens(count: int, longest: int = MAX_TOKENS) -> None:
+    """Raise RequestError if a text has more tokens than `longest`."""
+    if count > longest:
         raise RequestError(
-            422, f"the text has {count:,} tokens, and the explorer takes at most {MAX_TOKENS}; shorten it"
+            422, f"the text has {count:,} tokens, and the explorer takes at most {longest}; shorten it"
         )
 
 
 def _run_translator(model: Translator, job: Job) -> Run:
     (text_read,) = add_target([job.text], model, job.to)
-    _check_tokens(len(model.source_tokenizer.encode(text_read)))
+    check_tokens(len(model.source_tokenizer.encode(text_read)))
     limits = Limits(workers=1)
     with _changed(model, job.edits):
         translation = translate(
@@ -171,7 +172,7 @@ def _run_translator(model: Translator, job: Job) -> Run:
 
 def _run_language_model(model: LanguageModel, job: Job) -> Run:
     prompts = PromptEncoder(model, None)
-    _check_tokens(len(prompts.tokenizer.encode(job.text)))
+    check_tokens(len(prompts.tokenizer.encode(job.text)))
     room = (
         None if prompts.positions is None else prompts.positions - len(prompts.tokenizer.encode(job.text)) - 1
     )
@@ -211,7 +212,7 @@ def _run_language_model(model: LanguageModel, job: Job) -> Run:
 
 def _run_classifier(model: Classifier, job: Job) -> Run:
     (text_read,) = truncate(model, [job.text])
-    _check_tokens(len(model.source_tokenizer.encode(text_read)))
+    check_tokens(len(model.source_tokenizer.encode(text_read)))
     with _changed(model, job.edits):
         label = classify(job.text, model)
         maps = _encoder_maps(model, text_read)
@@ -223,7 +224,7 @@ def _run_classifier(model: Classifier, job: Job) -> Run:
 
 
 def _run_tagger(model: Tagger, job: Job) -> Run:
-    _check_tokens(len(job.text.split()))
+    check_tokens(len(job.text.split()))
     with _changed(model, job.edits):
         try:
             tagged = tag(job.text, model, attention=True)
@@ -238,7 +239,7 @@ def _run_tagger(model: Tagger, job: Job) -> Run:
 
 def _run_embedder(model: Embedder, job: Job) -> Run:
     count = len(model.source_tokenizer.encode(job.text))
-    _check_tokens(count + 1 + model.prepend_bos)
+    check_tokens(count + 1 + model.prepend_bos)
     if count + 1 + model.prepend_bos > model.longest:
         raise OptionError(f"the text has {count} tokens, and this model reads {model.longest}; shorten it")
     with _changed(model, job.edits):

@@ -17,6 +17,7 @@ from pydantic import Field
 from regard.errors import RegardError
 from regard.explorer.attention_changes import AttentionChange, as_edits
 from regard.explorer.explored_model import MAX_BEAM, ExploredModel, Job
+from regard.explorer.page_service import PageService
 from regard.explorer.run import Run
 from regard.explorer.run_store import RunStore
 from regard.serving.http_errors import SAFE_HEADERS, RequestError, json_response
@@ -54,7 +55,10 @@ class Explorer:
 
     def __init__(self, service: Service, store: RunStore | None = None) -> None:
         self.service, self.store = service, RunStore() if store is None else store
-        self.explored = ExploredModel(service.model, service.name)
+        if isinstance(service, PageService):
+            self.explored = service.explored
+        else:
+            self.explored = ExploredModel(service.model, service.name)
         self.page = {
             entry.name: entry.read_bytes()
             for entry in files("regard.explorer").joinpath("page").iterdir()
@@ -62,6 +66,8 @@ class Explorer:
         }
 
     def add_routes(self, app: FastAPI) -> None:
+        # The files of the page hold nothing of the model: a browser reads them without the token.
+        self.service.public |= {"/explore", "/explore/", *(f"/explore/{name}" for name in self.page)}
         _add_page(app, self)
         _add_runs(app, self)
 

@@ -64,7 +64,9 @@ class Application:
         """Raise RequestError for strangers, while shutting down, and above the number of requests."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         scope["regard.known"] = self.authentication.check(
-            headers.get(b"host", ""), headers.get(b"authorization"), public=scope["path"] == "/health"
+            headers.get(b"host", ""),
+            headers.get(b"authorization"),
+            public=scope["path"] in self.service.public,
         )
         if scope["path"] in MONITORING:
             return

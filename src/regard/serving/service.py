@@ -41,10 +41,11 @@ class Service(ABC):
     ) -> None:
         self.model, self.name, self.limits = model, name, limits or RequestLimits()
         self.extensions: list[Callable[[FastAPI], None]] = []  # add routes to the application
+        self.public = {"/health"}  # paths that need no token
         self.draining = False
         self.metrics = Metrics()
         self.streams = StreamPool(self.limits.streams, self.limits.seconds)
-        on_cpu = next(model.parameters()).device.type == "cpu"
+        on_cpu = next((p.device.type for p in model.parameters()), "cpu") == "cpu"
         self.batcher = Batcher(
             self._work,
             self._cost,

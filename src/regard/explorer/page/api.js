@@ -4,10 +4,16 @@ const BASE = new URL("api/", new URL(".", import.meta.url));
 const heads = new Map();
 const KEPT = 64; // heads in memory
 
-async function answer(path, options) {
+const TOKEN = "regard-token"; // of a server that needs one; the browser forgets it with the tab
+
+export const setToken = (token) => sessionStorage.setItem(TOKEN, token.replace(/[^\x21-\x7e]/gu, ""));
+
+async function answer(path, options = {}) {
   let response;
   try {
-    response = await fetch(new URL(path, BASE), options);
+    const token = sessionStorage.getItem(TOKEN);
+    const headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
+    response = await fetch(new URL(path, BASE), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer. Is regard explore still running?");

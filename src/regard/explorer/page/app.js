@@ -9,7 +9,7 @@ import { mechanismView } from "./mechanism.js";
 import { readAddress, set, state } from "./state.js";
 import { whatIfView } from "./whatif.js";
 
-const VERBS = { translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
+const VERBS = { fill: "Fill", translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
 const byId = (id) => document.getElementById(id);
 const page = Object.fromEntries(["tabs", "model", "ask", "text", "to", "beam", "go", "examples", "error", "output", "view"]
   .map((id) => [id, byId(id)]));
@@ -24,7 +24,8 @@ const VIEWS = {
 let model = null, current = null, running = null;
 
 function views() {
-  return Object.entries(VIEWS).filter(([, view]) => !view.only || view.only === model?.task);
+  return Object.entries(VIEWS).filter(([name, view]) =>
+    (model?.views ? model.views.includes(name) : model?.task || view.alone) && (!view.only || view.only === model?.task));
 }
 
 function showTabs() {
@@ -149,6 +150,30 @@ function showModel() {
   }, text)));
 }
 
+/** Text with parts in backquotes, which become code. */
+const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+
+/** Call the server; where it needs a token, ask for it and call again. */
+async function withToken(call, again = false) {
+  try {
+    return await call();
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    const input = el("input", { type: "password", id: "token", required: true, autocomplete: "off" });
+    const form = el("form", { class: "controls" }, el("label", { class: "field", for: "token" }, "Token of this server"), input,
+      el("button", { class: "primary", type: "submit" }, "Open"));
+    page.ask.hidden = true;
+    showError(again ? new Error("This is not the server's token.") : null);
+    page.view.replaceChildren(form);
+    input.focus();
+    await new Promise((resolve) => { form.addEventListener("submit", (event) => { event.preventDefault(); resolve(); }, { once: true }); });
+    api.setToken(input.value);
+    page.view.replaceChildren();
+    showError(null);
+    return withToken(call, true);
+  }
+}
+
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
@@ -158,9 +183,13 @@ async function start() {
   });
   rove(page.tabs, "button");
   try {
-    model = await api.describeModel();
+    model = await withToken(api.describeModel);
   } catch (error) {
     showError(error);
+    return show("mechanism");
+  }
+  if (model.notice) {
+    page.view.before(el("p", { class: "notice", id: "notice" }, ...code(model.notice)));
     return show("mechanism");
   }
   showModel();

