@@ -4,12 +4,60 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.option_groups import OptionGroup, grouped, option
 
+if TYPE_CHECKING:
+    from regard.evaluation.by_length import BleuByLength
+    from regard.evaluation.translation import Scores
+
+
+@dataclass(frozen=True)
+class TokenizationOptions(OptionGroup):
+    """How sacreBLEU splits a line into words."""
+
+    tokenize: Annotated[str, option(help="sacreBLEU tokenizer; none for tokenised text.")] = "13a"
+    lowercase: Annotated[bool, option("--lowercase", help="Ignore case.")] = False
+
+
+@dataclass(frozen=True)
+class OutputOptions(OptionGroup):
+    """What is computed besides the scores, and how it is printed."""
+
+    by_length: Annotated[
+        Path | None, option(metavar="SRC", help="Also print BLEU by the length of these source lines.")
+    ] = None
+    plot: Annotated[Path | None, option(metavar="PNG", help="Plot BLEU by length into this file.")] = None
+    sentence: Annotated[
+        bool, option("--sentence", help="Print Schmidt-Thieme's BLEU of each line instead.")
+    ] = False
+    against: Annotated[
+        Path | None,
+        option(metavar="HYP2", help="Compare with this translation: significance of the difference."),
+    ] = None
+    as_json: Annotated[bool, option("--json", help="Print JSON.")] = False
+
+    def check(self, references: int) -> None:
+        """Raise OptionError for options that exclude or need each other."""
+        from regard.errors import OptionError
+
+        if self.sentence and (references > 1 or self.by_length or self.plot or self.against):
+            raise OptionError(
+                "--sentence is for one reference and excludes --by-length, --plot and --against; leave them "
+                "out"
+            )
+        if self.plot and not self.by_length:
+            raise OptionError(
+                "--plot needs the source lines for BLEU by sentence length; add --by-length SRC"
+            )
+
+
+@grouped
 def command(
     hypothesis: Annotated[
         Path, typer.Argument(metavar="HYP", help="Translations, one per line; plain, .gz or .xz.")
@@ -18,22 +66,9 @@ def command(
         list[Path],
         typer.Argument(metavar="REF", help="References; give several files for several references."),
     ],
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer; none for tokenised text.")] = "13a",
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
-    by_length: Annotated[
-        Path | None, typer.Option(metavar="SRC", help="Also print BLEU by the length of these source lines.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Plot BLEU by length into this file.")
-    ] = None,
-    sentence: Annotated[
-        bool, typer.Option("--sentence", help="Print Schmidt-Thieme's BLEU of each line instead.")
-    ] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="HYP2", help="Compare with this translation: significance of the difference."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    tokenization: TokenizationOptions,
+    output: OutputOptions,
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
 
@@ -44,60 +79,63 @@ def command(
         regard bleu translations.txt references.txt
     """
     from regard.data.text_files import aligned_lines
-    from regard.errors import OptionError
-    from regard.evaluation import translation
-    from regard.evaluation.by_length import bleu_by_length
-    from regard.evaluation.by_length import plot as draw
     from regard.evaluation.significance import compare_translations
+    from regard.evaluation.translation import translation_scores
     from regard.files.progress import track
 
-    if sentence and (len(reference) > 1 or by_length or plot or against):
-        raise OptionError(
-            "--sentence is for one reference and excludes --by-length, --plot and --against; leave them out"
-        )
-    if plot and not by_length:
-        raise OptionError("--plot needs the source lines for BLEU by sentence length; add --by-length SRC")
+    output.check(len(reference))
     hypotheses, references = aligned_lines(hypothesis), [aligned_lines(path) for path in reference]
-    if sentence:
-        _sentences(hypotheses, references[0], tokenize, lowercase, as_json)
+    if output.sentence:
+        _print_sentence_scores(hypotheses, references[0], tokenization, output.as_json)
         return
-    settings: Any = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = (
-        bleu_by_length(hypotheses, references, aligned_lines(by_length), **settings) if by_length else None
-    )
-    if curve and plot:  # first, so that an unwritable file is reported before the slow TER
-        print(f"regard: plotted into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
+    settings = asdict(tokenization)
+    # Before TER, which is slow: an unwritable plot file is reported at once.
+    curve = _bleu_by_length(hypotheses, references, output, settings)
     with track(len(hypotheses), "scoring", "lines") as progress:
-        scores = translation.translation_scores(hypotheses, references, **settings, advance=progress.advance)
+        scores = translation_scores(hypotheses, references, **settings, advance=progress.advance)
     comparison = None
-    if against:
-        other = aligned_lines(against)
-        comparison = compare_translations(hypotheses, other, references, **settings, name=str(against))
+    if output.against:
+        other = aligned_lines(output.against)
+        comparison = compare_translations(hypotheses, other, references, **settings, name=str(output.against))
+    _print(scores, {"by_length": curve, "comparison": comparison}, output.as_json)
+
+
+def _bleu_by_length(
+    hypotheses: list[str], references: list[list[str]], output: OutputOptions, settings: dict[str, Any]
+) -> BleuByLength | None:
+    """Return BLEU by source length, and plot it; None without --by-length."""
+    from regard.data.text_files import aligned_lines
+    from regard.evaluation.by_length import bleu_by_length, plot
+
+    if output.by_length is None:
+        return None
+    curve = bleu_by_length(hypotheses, references, aligned_lines(output.by_length), **settings)
+    if output.plot:
+        print(f"regard: plotted into {plot({'BLEU': curve}, output.plot)}", file=sys.stderr)
+    return curve
+
+
+def _print(scores: Scores, extra: dict[str, Any], as_json: bool) -> None:
+    """Print the scores and the extra results that are not None; warnings go to standard error."""
+    extra = {name: result for name, result in extra.items() if result is not None}
     for warning in scores.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:
-        parts = {"by_length": curve, "comparison": comparison}
-        record = scores.as_dict() | {name: part.as_dict() for name, part in parts.items() if part}
+        record = scores.as_dict() | {name: result.as_dict() for name, result in extra.items()}
         print(json.dumps(record, ensure_ascii=False, indent=2))
     else:
-        print(scores)
-        for part in (curve, comparison):
-            if part:
-                print(f"\n{part}")
+        print("\n\n".join(map(str, (scores, *extra.values()))))
 
 
-def _sentences(
-    hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool
+def _print_sentence_scores(
+    hypotheses: list[str], references: list[str], tokenization: TokenizationOptions, as_json: bool
 ) -> None:
-    """Print one score per line."""
-    from regard.evaluation.bleu import bleu_metric, reference_documents, sentence_bleu
+    """Print one score per line, or all scores and their mean as JSON."""
+    from regard.evaluation.bleu import sentence_bleu_of_lines
 
-    (references,) = reference_documents(hypotheses, references)
-    split = bleu_metric(tokenize, lowercase).tokenizer
-    words = lambda line: split((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
-    scores = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
-    if not as_json:
+    settings = asdict(tokenization)
+    scores = sentence_bleu_of_lines(hypotheses, references, **settings)
+    if as_json:
+        print(json.dumps({"sentence_bleu": scores, "mean": sum(scores) / len(scores)} | settings))
+    else:
         print("\n".join(f"{score:.4f}" for score in scores))
-        return
-    mean = sum(scores) / len(scores)
-    print(json.dumps({"sentence_bleu": scores, "mean": mean, "tokenize": tokenize, "lowercase": lowercase}))

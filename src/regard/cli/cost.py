@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from regard.cli.option_groups import OptionGroup, grouped, option
 from regard.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from regard.evaluation.layer_cost import Cost, Row
 
 MAX_LENGTH = 16384
 
 
-def command(
-    T: Annotated[int, typer.Option("--length", "-T", min=2, max=MAX_LENGTH, help="Sequence length T.")] = 512,
+@dataclass(frozen=True)
+class LayerOptions(OptionGroup):
+    """The size of the layers, and how often they are timed."""
+
+    T: Annotated[int, option("--length", "-T", min=2, max=MAX_LENGTH, help="Sequence length T.")] = 512
     dim: Annotated[
-        int, typer.Option("--dim", "-M", min=1, max=4096, help="Width M of the input and of every layer.")
-    ] = 64,
+        int, option("--dim", "-M", min=1, max=4096, help="Width M of the input and of every layer.")
+    ] = 64
     window: Annotated[
-        int, typer.Option("--window", "-K", min=1, max=4096, help="Kernel size and window size K.")
-    ] = 16,
-    repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each layer; the median is shown.")] = 9,
+        int, option("--window", "-K", min=1, max=4096, help="Kernel size and window size K.")
+    ] = 16
+    repeat: Annotated[int, option(min=1, help="Timed runs of each layer; the median is shown.")] = 9
+
+
+@dataclass(frozen=True)
+class TimeOptions(OptionGroup):
+    """Times by length instead of the comparison."""
+
     lengths: Annotated[
         str | None,
-        typer.Option(metavar="T,T,…", help="Time the layers at these lengths, instead of the comparison."),
-    ] = None,
+        option(metavar="T,T,…", help="Time the layers at these lengths, instead of the comparison."),
+    ] = None
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --lengths: draw the times (.svg, .html, .png or .pdf)."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="With --lengths: auto, cpu or cuda.")] = "cpu",
-) -> None:
+        option(metavar="FILE", help="With --lengths: draw the times (.svg, .html, .png or .pdf)."),
+    ] = None
+    device: Annotated[str, option(help="With --lengths: auto, cpu or cuda.")] = "cpu"
+
+    def check(self) -> None:
+        """Raise OptionError for options that need --lengths."""
+        if self.lengths is None and (self.picture is not None or self.device != "cpu"):
+            name = "--picture" if self.picture is not None else "--device"
+            raise OptionError(f"{name} is for times by length; add --lengths, or leave {name} out")
+
+
+@grouped
+def command(*, layers: LayerOptions, times: TimeOptions) -> None:
     """Compare convolution, recurrence, attention and restricted attention.
 
     For each layer: parameters, multiply-adds per sequence, path length and sequential steps, as quoted by
@@ -43,51 +66,53 @@ def command(
 
         regard cost --lengths 16,64,256,1024 --picture times.svg
     """
-    if lengths is not None:
-        _print_times(lengths, dim, window, repeat, picture, device)
-        return
-    if picture is not None or device != "cpu":
-        option = "--picture" if picture is not None else "--device"
-        raise OptionError(f"{option} is for times by length; add --lengths, or leave {option} out")
+    times.check()
+    if times.lengths is None:
+        _print_comparison(layers)
+    else:
+        _print_times(layers, times, _parse_lengths(times.lengths))
+
+
+def _print_comparison(options: LayerOptions) -> None:
+    """Print the quoted, counted and measured cost of each layer, and where quoted and counted differ."""
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
-    from regard.evaluation.layer_cost import comparison, cost
+    from regard.evaluation.layer_cost import comparison, cost, quoted_differences
     from regard.evaluation.layer_time import milliseconds
 
     console = Console()
+    T, dim, window = options.T, options.dim, options.window
     table = Table(title=f"T = {T}, M = {dim}, K = {window}", title_justify="left")
-    for name in ("layer", "", "quoted", "counted", "measured"):
-        table.add_column(name, justify="right" if name in ("quoted", "counted", "measured") else "left")
-    counted = {}
+    for name in ("layer", ""):
+        table.add_column(name)
+    for name in ("quoted", "counted", "measured"):
+        table.add_column(name, justify="right")
+    costs = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for row in progress.track(comparison(T, dim, window), description="counting and timing"):
-            layer_cost = counted[row.name] = cost(row.layer, T)
-            numbers = (layer_cost.parameters, layer_cost.operations, layer_cost.path_length, layer_cost.steps)
-            for i, (quantity, number) in enumerate(
-                zip(("parameters", "operations", "path length", "steps"), numbers, strict=True)
-            ):
-                value = row.quoted_values[i]
-                quoted = (
-                    "–"
-                    if value is None
-                    else f"{row.quoted[i]} = {value:,.10g}"
-                    if row.quoted[i] != "1"
-                    else "1"
-                )
-                measured = (
-                    f"{milliseconds(row.layer, T, dim, repeat):.2f} ms" if quantity == "operations" else ""
-                )
-                table.add_row(
-                    row.name if i == 0 else "", quantity, quoted, f"{number:,}", measured, end_section=i == 3
-                )
+            costs.append(cost(row.layer, T))
+            _add_rows(table, row, costs[-1], milliseconds(row.layer, T, dim, options.repeat))
     console.print(table)
-    for line in _differences(T, window, *counted.values()):
+    for line in quoted_differences(T, window, *costs):
         console.print(f"• {line}", highlight=False)
 
 
-def _print_times(lengths: str, dim: int, window: int, repeat: int, picture: Path | None, device: str) -> None:
+def _add_rows(table: Table, row: Row, counted: Cost, milliseconds: float) -> None:
+    """Add the quantities of a layer, one line each, to the table."""
+    quoted = [
+        "–" if value is None else formula if formula == "1" else f"{formula} = {value:,.10g}"
+        for formula, value in zip(row.quoted, row.quoted_values, strict=True)
+    ]
+    time = f"{milliseconds:.2f} ms"
+    table.add_row(row.name, "parameters", quoted[0], f"{counted.parameters:,}", "")
+    table.add_row("", "operations", quoted[1], f"{counted.operations:,}", time)
+    table.add_row("", "path length", quoted[2], f"{counted.path_length:,}", "")
+    table.add_row("", "steps", quoted[3], f"{counted.steps:,}", "", end_section=True)
+
+
+def _print_times(options: LayerOptions, output: TimeOptions, lengths: list[int]) -> None:
     """Print a table of times by length; draw them if a file is named."""
     from rich.console import Console
     from rich.table import Table
@@ -97,15 +122,15 @@ def _print_times(lengths: str, dim: int, window: int, repeat: int, picture: Path
     from regard.pictures.picture import check_picture_path
     from regard.training.distributed import pick_device
 
-    path = None if picture is None else check_picture_path(picture)
-    numbers = _parse_lengths(lengths)
-    times = time_by_length(numbers, dim, window, repeat=repeat, device=pick_device(device))
-    table = Table(
-        title=f"milliseconds per layer, M = {dim}, K = {window}, {times.device}", title_justify="left"
+    path = None if output.picture is None else check_picture_path(output.picture)
+    times = time_by_length(
+        lengths, options.dim, options.window, repeat=options.repeat, device=pick_device(output.device)
     )
+    title = f"milliseconds per layer, M = {options.dim}, K = {options.window}, {times.device}"
+    table = Table(title=title, title_justify="left")
     for name in ("T", *times.layers, "recurrence / attention"):
         table.add_column(name, justify="right")
-    for T in dict.fromkeys(numbers):
+    for T in dict.fromkeys(lengths):
         cells = (f"{times.at(layer, T).milliseconds:.3f}" for layer in times.layers)
         table.add_row(f"{T:,}", *cells, f"{times.ratio(T):.1f}")
     Console().print(table)
@@ -123,18 +148,3 @@ def _parse_lengths(text: str) -> list[int]:
                 f"got {part!r}"
             )
     return [int(part) for part in parts]
-
-
-def _differences(T: int, K: int, conv, recurrent, full, band) -> list[str]:  # noqa: ANN001
-    """Return where the quoted and the counted numbers differ."""
-    fewer = "fewer" if full.parameters < conv.parameters else "not fewer"
-    return [
-        f"T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two "
-        f"products: energies {full.parts['energies']:,} and values {full.parts['values']:,}",
-        f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes "
-        f"about 2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the "
-        f"convolution: {conv.path_length}",
-        f"a recurrent layer multiplies its input and its state: 2TM² = {recurrent.operations:,}, not TM²",
-        f"attention has fewer parameters than a convolution only for K > 3; here 3M² = {full.parameters:,} "
-        f"is {fewer} than KM² = {conv.parameters:,}",
-    ]

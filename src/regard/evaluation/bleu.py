@@ -57,6 +57,22 @@ def sentence_bleu(reference: Sequence[Hashable], hypothesis: Sequence[Hashable])
     return brevity_penalty(reference, hypothesis) * product ** (1 / MAX_ORDER)
 
 
+def sentence_bleu_of_lines(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+) -> list[float]:
+    """`sentence_bleu` of each line, with words as sacreBLEU's tokenizer splits them."""
+    (references,) = reference_documents(hypotheses, references)
+    tokenizer = bleu_metric(tokenize, lowercase).tokenizer
+
+    def words(line: str) -> list[str]:
+        return tokenizer((line.lower() if lowercase else line).rstrip()).split()
+
+    return [
+        sentence_bleu(words(reference), words(hypothesis))
+        for reference, hypothesis in zip(references, hypotheses, strict=True)
+    ]
+
+
 def corpus_bleu(
     hypotheses: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],

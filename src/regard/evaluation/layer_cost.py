@@ -162,3 +162,21 @@ def comparison(T: int, dim: int, window: int) -> list[Row]:
         Row("attention", ("3M²", "T²M", "1", "1"), (3 * M * M, T * T * M, 1, 1), full),
         Row("restricted attention", ("3M²", "TKM", "T/K", "1"), (3 * M * M, T * K * M, T / K, 1), band),
     ]
+
+
+def quoted_differences(
+    T: int, window: int, convolution: Cost, recurrence: Cost, attention: Cost, restricted: Cost
+) -> list[str]:
+    """Explain where the quoted and the counted costs of `comparison` differ, one sentence each."""
+    K, parts = window, attention.parts
+    fewer = "fewer" if attention.parameters < convolution.parameters else "not fewer"
+    return [
+        f"T²M leaves out the projections, 3TM² = {parts['projections']:,}, and counts one of two "
+        f"products: energies {parts['energies']:,} and values {parts['values']:,}",
+        f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes "
+        f"about 2T/K = {2 * T / K:g} layers, counted {restricted.path_length}, not T/K = {T / K:g}; the "
+        f"convolution: {convolution.path_length}",
+        f"a recurrent layer multiplies its input and its state: 2TM² = {recurrence.operations:,}, not TM²",
+        "attention has fewer parameters than a convolution only for K > 3; here 3M² = "
+        f"{attention.parameters:,} is {fewer} than KM² = {convolution.parameters:,}",
+    ]
