@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -74,17 +75,12 @@ def attend(
         dropout: probability of dropping a weight.
         kernel: run this kernel instead of the fastest one; an error if it cannot run the call.
     """
-    call_signature = signature(
-        query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel
-    )
-    prepared = None
-    if call_signature is not None:
-        try:
-            prepared = PREPARED.get(call_signature)
-        except TypeError:  # unhashable options are wrong; the checks below raise
-            call_signature = None
-    # None: no `watch` and no `intervene` is active.
-    observers = watching.targets() if watching.is_watching() else None
+    cache_key = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
+    try:
+        prepared = None if cache_key is None else PREPARED.get(cache_key)
+    except TypeError:  # unhashable options are wrong; the checks below raise
+        prepared = None
+    observers = watching.targets() if watching.is_watching() else None  # None: no `watch`, no `intervene`
     is_observed = observers is not None and (bool(observers) or is_intercepted() is not None)
     if prepared is not None:
         # A shortcut calls torch directly, so it must not run where calls are observed or intercepted.
@@ -94,19 +90,24 @@ def attend(
                 return out
         call = prepared.call(query, key, value, (energy, mask, bias, normalize, gate))
     else:
-        call = make_call(
-            query, key, value,
-            energy=energy, mask=mask, bias=bias, normalize=normalize, gate=gate,
-            softcap=softcap, dropout=dropout,
-        )  # fmt: skip
-        prepared = _Prepared.of(call, kernel, (query, key, value))
-        if call_signature is not None:
-            if len(PREPARED) >= MAX_SIGNATURES:
-                PREPARED.clear()
-            PREPARED[call_signature] = prepared
+        call = make_call(query, key, value, energy=energy, mask=mask, bias=bias, normalize=normalize,
+                         gate=gate, softcap=softcap, dropout=dropout)  # fmt: skip
+        prepared = _prepare(call, kernel, (query, key, value), cache_key)
     if observers is not None and (is_observed or prepared.kernel.compiles):  # `watch` stops compiled code
         return _run_observed(call, prepared, observers)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
+
+
+def _prepare(
+    call: Call, kernel: str | None, inputs: tuple[Tensor, Tensor, Tensor], cache_key: Hashable
+) -> _Prepared:
+    """Plan a call, and cache the result unless `cache_key` is None."""
+    prepared = _Prepared.of(call, kernel, inputs)
+    if cache_key is not None:
+        if len(PREPARED) >= MAX_SIGNATURES:
+            PREPARED.clear()
+        PREPARED[cache_key] = prepared
+    return prepared
 
 
 def _run_observed(call: Call, prepared: _Prepared, observers: watching.Targets) -> Tensor:

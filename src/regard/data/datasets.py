@@ -110,12 +110,7 @@ def load_corpus(
     """
     data, options = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
     row_format = row_format_of(task)
-    present = {"train": True, "validation": _has(data, "validation"), "test": bool(data.test)}
-    rows = {split: split_rows(data, split, task) for split in SPLITS if present[split]}
-    if training_rows is not None:
-        rows["train"], data.limit = training_rows, None
-    for split_reader in rows.values():
-        split_reader.check()
+    rows = _checked_rows(data, task, training_rows)
     settings = EncodingSettings(
         max_length=data.max_length,
         max_ratio=data.max_ratio,
@@ -167,6 +162,17 @@ def load_split(
     rows = split_rows(data, split, task)
     row_format_of(task).check(rows, target_tokenizer)
     return _split(split, rows, source_tokenizer, target_tokenizer, data.max_length, Hashes())
+
+
+def _checked_rows(data: Any, task: str | RowFormat, training_rows: Rows | None) -> dict[str, Rows]:
+    """The readers of the splits that the data has, with their files checked."""
+    present = {"train": True, "validation": _has(data, "validation"), "test": bool(data.test)}
+    rows = {split: split_rows(data, split, task) for split in SPLITS if present[split]}
+    if training_rows is not None:
+        rows["train"], data.limit = training_rows, None
+    for split_reader in rows.values():
+        split_reader.check()
+    return rows
 
 
 def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:

@@ -45,6 +45,20 @@ NO_CONTEXT = nullcontext()
 CROSS_NAMES = ("cross", "encoder_attn", "encdec")  # in the names of cross-attention modules
 
 
+class ModelKeywords(NamedTuple):
+    """Keywords that only some models pass to their attention function, and that affect the result."""
+
+    is_causal: bool | None = None
+    softcap: float | None = None
+    s_aux: Tensor | None = None  # attention sinks
+    position_bias: Tensor | None = None
+    head_mask: Tensor | None = None
+    cu_seq_lens_q: Tensor | None = None  # packed sequences, as in flash attention
+    cu_seq_lens_k: Tensor | None = None
+    indices: Tensor | None = None  # keys that an indexer selected (DeepSeek-V3.2)
+    output_attentions: bool = False
+
+
 def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """The attention function to register under `name`."""
 
@@ -56,55 +70,40 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         attention_mask: Any,
         scaling: float | None = None,
         dropout: float = 0.0,
-        is_causal: bool | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        position_bias: Tensor | None = None,
-        head_mask: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        cu_seq_lens_k: Tensor | None = None,
-        indices: Tensor | None = None,
-        cache: Any = None,
-        output_attentions: bool = False,
-        **rest: Any,
+        **keywords: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv), and the weights if
         requested.
         """
         if "_regard_path" not in module.__dict__ and not torch.compiler.is_compiling():
             on_first_use(module, changes)
-        _check_keywords(module, name, rest, cache)
+        given = _read_keywords(module, name, keywords)
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
-        model = _read_mask(module, query, key, attention_mask, is_causal, softcap)
-        mask, bias, keys = model.mask, model.bias, model.keys
-        if indices is not None:
-            mask = _and(mask, Dense(_selected_keys(indices, key.shape[-2])[..., :keys]))
-        if keys is not None and not statically_true(key.shape[-2] == keys):
-            key, value = key[..., :keys, :], value[..., :keys, :]
-            position_bias = position_bias if position_bias is None else position_bias[..., :keys]
-        if cu_seq_lens_q is not None:
-            mask = _and(mask, _packed(query, key, cu_seq_lens_q, cu_seq_lens_k))
-        if position_bias is not None:
-            bias = _sum(_position_bias(module, position_bias, softcap), bias)
+        model = _read_mask(module, query, key, attention_mask, given)
+        mask, bias = _with_keywords(module, query, key, model, given)
         if change.mask is not None or change.bias is not None:
             mask, bias = _with_change(module, name, change, mask, bias, attention_mask, model.aligned)
+        if model.keys is not None:
+            key, value = key[..., : model.keys, :], value[..., : model.keys, :]
         if isinstance(scaling, Tensor) and change.energy is None:
             query, scaling = query * scaling, 1.0
+        gate = given.head_mask
         options: dict[str, Any] = {
             "energy": _energy(scaling, query.shape[-1]) if change.energy is None else change.energy,
             "mask": mask,
             "bias": bias,
-            "normalize": _normalizer(module, change.normalize, s_aux),
-            "gate": head_mask if head_mask is None or head_mask.ndim > 1 else head_mask[:, None, None],
-            "softcap": softcap,
+            "normalize": _normalizer(module, change.normalize, given.s_aux),
+            "gate": gate if gate is None or gate.ndim > 1 else gate[:, None, None],
+            "softcap": given.softcap,
         }
-        needs_weights = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
+        needs_weights = given.output_attentions or (
+            not torch.compiler.is_compiling() and _collects_attentions()
+        )
         edited: list[Tensor] = []  # the weights that an intervention set, if attentions are requested
+        context = NO_CONTEXT
         if watching.is_watching() and active_interventions():
             start = _start(module, query, key, attention_mask)
             context = _intervened(start, edited if needs_weights else None)
-        else:
-            context = NO_CONTEXT
         with context:
             out = _attend(module, query, key, value, dropout=_dropout(module, dropout), **options)
         attentions = None
@@ -115,20 +114,23 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
     return regard_attention
 
 
-def _check_keywords(module: nn.Module, name: str, rest: dict[str, Any], cache: Any) -> None:
-    """Refuse keywords that may affect the result and that we do not support."""
-    for keyword, value in rest.items():
-        if keyword not in NO_EFFECT and value is not None and value is not False:
+def _read_keywords(module: nn.Module, name: str, keywords: dict[str, Any]) -> ModelKeywords:
+    """Return the keywords that we support; refuse others that may affect the result."""
+    supported = {}
+    for keyword, value in keywords.items():
+        if keyword in ModelKeywords._fields:
+            supported[keyword] = value
+        elif keyword not in NO_EFFECT and value is not None and value is not False:
+            if keyword == "cache":
+                raise OptionError(
+                    f"{_describe(module)} runs with a {type(value).__name__} (continuous batching), which "
+                    f"{name!r} does not support; use generate with a dynamic or static cache"
+                )
             raise OptionError(
                 f"{_describe(module)} passes {keyword}= to its attention, which {name!r} does not support; "
                 'use attn_implementation="eager" for this model'
             )
-    if cache is not None:
-        kind = type(cache).__name__
-        raise OptionError(
-            f"{_describe(module)} runs with a {kind} (continuous batching), which {name!r} does not support; "
-            "use generate with a dynamic or static cache"
-        )
+    return ModelKeywords(**supported)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -153,17 +155,19 @@ class _MaskAndBias(NamedTuple):
 
     mask: Mask | None = None
     bias: Bias | None = None  # of a float mask
-    keys: int | None = None  # number of keys to use; None: all
+    keys: int | None = None  # the number of keys to use, if it is not all
     aligned: bool = False  # whether the positions of the queries among the keys are known
 
 
 def _read_mask(
-    module: nn.Module, query: Tensor, key: Tensor, given: Any, is_causal: bool | None, softcap: float | None
+    module: nn.Module, query: Tensor, key: Tensor, given: Any, keywords: ModelKeywords
 ) -> _MaskAndBias:
     """Translate the attention_mask that a module passes."""
     Tq, Tk = query.shape[-2], key.shape[-2]
     if given is None:
-        is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        is_causal = keywords.is_causal
+        if is_causal is None:
+            is_causal = getattr(module, "is_causal", False)
         # As in Transformers' SDPA: without a mask, a causal module aligns the first query with the first key.
         aligned = statically_true(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
         return _MaskAndBias(Causal(offset=0) if is_causal and Tq > 1 else None, aligned=aligned)
@@ -178,7 +182,8 @@ def _read_mask(
         if given.made_on != query.device:
             given = given.to(query.device)
         aligned = given.aligned and not (given.bidirectional and _is_cross(module))
-        return _MaskAndBias(given.mask, keys=given.keys, aligned=aligned)
+        keys = None if statically_true(given.keys == Tk) else given.keys
+        return _MaskAndBias(given.mask, keys=keys, aligned=aligned)
     if not isinstance(given, Tensor):
         raise OptionError(
             f"{_describe(module)} got a {type(given).__name__} as its mask; "
@@ -193,7 +198,7 @@ def _read_mask(
     aligned = statically_true(Tq == Tk)
     if given.dtype == torch.bool:
         return _MaskAndBias(Dense(given), aligned=aligned)
-    if softcap is None:
+    if keywords.softcap is None:
         return _MaskAndBias(bias=DenseBias(given), aligned=aligned)
     # The model adds its mask after the soft cap, regard a bias before: only a mask of 0 and −∞ gives the
     # same.
@@ -217,6 +222,21 @@ def _is_cross(module: nn.Module) -> bool:
     return any(part in name for part in CROSS_NAMES)
 
 
+def _with_keywords(
+    module: nn.Module, query: Tensor, key: Tensor, model: _MaskAndBias, given: ModelKeywords
+) -> tuple[Mask | None, Bias | None]:
+    """The model's mask and bias combined with those of its keywords."""
+    mask, bias, Tk = model.mask, model.bias, key.shape[-2]
+    if given.indices is not None:
+        mask = _and(mask, Dense(_selected_keys(given.indices, Tk)[..., : model.keys]))
+    if given.cu_seq_lens_q is not None:
+        keys = Tk if model.keys is None else model.keys
+        mask = _and(mask, _packed(query.shape[-2], keys, given.cu_seq_lens_q, given.cu_seq_lens_k))
+    if given.position_bias is not None:
+        bias = _sum(_position_bias(module, given.position_bias[..., : model.keys], given.softcap), bias)
+    return mask, bias
+
+
 def _position_bias(module: nn.Module, position_bias: Tensor, softcap: float | None) -> DenseBias:
     if softcap is not None:
         raise OptionError(
@@ -234,10 +254,13 @@ def _selected_keys(indices: Tensor, Tk: int) -> Tensor:
     return allowed.scatter(-1, indices.long(), True)[:, None]
 
 
-def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Documents:
+def _packed(Tq: int, Tk: int, cu_q: Tensor, cu_k: Tensor | None) -> Documents:
     """Packed sequences from flash attention's cu_seqlens: a token sees only its own sequence."""
-    ids = lambda cu, T: torch.searchsorted(cu.long(), torch.arange(T, device=cu.device), right=True)  # noqa: E731
-    return Documents(ids(cu_q, query.shape[-2]), ids(cu_q if cu_k is None else cu_k, key.shape[-2]))
+
+    def document_ids(cu: Tensor, length: int) -> Tensor:
+        return torch.searchsorted(cu.long(), torch.arange(length, device=cu.device), right=True)
+
+    return Documents(document_ids(cu_q, Tq), document_ids(cu_q if cu_k is None else cu_k, Tk))
 
 
 def _with_change(

@@ -95,11 +95,9 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         constraints: prefixes, required and forbidden words, see `Constraints`.
         limits: maximum length, batch size and threads, see `Limits`.
         nbest: hypotheses per text; by default 1 of a beam and all samples.
-        attention: store the attention maps of all layers and heads in `Hypothesis.attention`; that of the
-            best is `Translation.attention`, which `plot` draws.
+        attention: store the attention maps of all layers and heads in `Hypothesis.attention`.
         progress: show a progress bar.
-        cancelled: one function per text, called at every step; when it returns True that text leaves the
-            search and has no hypotheses.
+        cancelled: one function per text, called at every step; True ends the search without hypotheses.
     """
     strategy = as_strategy(beam, strategy)
     count = strategy.check_nbest(None if nbest is None else arguments.integer("nbest", nbest))
@@ -122,13 +120,18 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     results = [hypotheses[:count] for hypotheses in results]
     if attention:
         _add_attention(model, encoded, results)
-    for hypothesis in chain.from_iterable(results):
-        hypothesis.text = target.decode(hypothesis.tokens)
-    translations = [
-        Translation(hypotheses[0].text if hypotheses else "", hypotheses, tokens)
-        for hypotheses, tokens in zip(results, encoded, strict=True)
-    ]
+    translations = _to_text(encoded, results, target)
     return translations[0] if single else translations
+
+
+def _to_text(sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any) -> list[Translation]:
+    """Decode the tokens of all hypotheses; the text of the best is the translation."""
+    for hypothesis in chain.from_iterable(results):
+        hypothesis.text = tokenizer.decode(hypothesis.tokens)
+    return [
+        Translation(hypotheses[0].text if hypotheses else "", hypotheses, tokens)
+        for tokens, hypotheses in zip(sources, results, strict=True)
+    ]
 
 
 def translate_tokens(
