@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regard.errors import RecipeError, RegardError
+from regard.layers.fused_parts import use_parts
 from regard.optimization import optimizers
 from regard.optimization.optimizers import OPTIMIZERS, Adam, AdamW, OptimizerOptions
 from regard.recipe.loading import load_recipe
@@ -79,6 +80,33 @@ def test_small_gradients_are_not_clipped():
         a.grad = torch.tensor([3.0, 4.0])
         assert float(optimizers.clip_gradients([a], max_norm)) == pytest.approx(5.0)
         assert a.grad.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0])
+def test_a_step_that_clips_inside_the_fused_optimizer_is_the_same(max_norm, monkeypatch):
+    """`clip_gradients` leaves the gradients alone, and the fused kernel divides them."""
+    results = []
+    for inside in (False, True):
+        monkeypatch.setattr(optimizers, "clips_inside", lambda _, inside=inside: inside)
+        torch.manual_seed(1)
+        model = Small()
+        optimizer = optimizers.make_optimizer(model, Adam())
+        for _ in range(3):
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            before = [p.grad.clone() for p in model.parameters()]
+            norm = optimizers.clip_gradients(model.parameters(), max_norm, optimizer)
+            if inside:
+                assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
+            optimizer.step()
+        results.append([norm, *(p.detach() for p in model.parameters())])
+    for outside, inside in zip(*results, strict=True):
+        torch.testing.assert_close(outside, inside)
+
+
+def test_clipping_inside_is_for_fused_optimizers_of_gpu_weights():
+    with use_parts("clip"):
+        assert not optimizers.clips_inside(optimizers.make_optimizer(Small(), Adam()))
 
 
 def test_the_fused_optimizer_is_used_on_a_cpu():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from regard.attention.tracing import is_fake, transform
 from regard.data.tokenizer import PAD
+from regard.models import fused_loss
+from regard.models.fused_loss import product
 
 CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores of a chunk: those of a CPU fit into its cache
 
@@ -73,6 +76,9 @@ def cross_entropy(
     features, labels = features.reshape(objective.passes, -1, features.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
     plain = transform() is not None or is_fake(features)
+    if not plain and fused_loss.can_fuse(features, weight, agreement):
+        total, nll = fused_loss.fused_cross_entropy(features[0], weight, bias, labels, smoothing)
+        return Loss(total, nll, keep.sum())
     if features.device.type == "cpu" and not plain:  # skip padding; a GPU would have to wait for the count
         features, labels, keep = features[:, keep], labels[keep], None
     if torch.is_autocast_enabled(features.device.type) and features.device.type != "meta":
@@ -175,7 +181,7 @@ class _Gradients:
             if self.dw.dtype == slope.dtype:
                 self.dw.addmm_(slope.t(), features)
             else:
-                self.dw += _product(slope.t(), features, self.dw.dtype)
+                self.dw += product(slope.t(), features, self.dw.dtype)
 
     def finish(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         if self.dw is not None:
@@ -197,7 +203,7 @@ class _Chunked(torch.autograd.Function):
         gradients = _Gradients(x, w, ctx.needs_input_grad, mean, objective.smoothing)
         total, nll = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
         for chunk in _chunks(x, labels, keep, len(w)):
-            scores = _product(chunk.features, w.t(), exact)
+            scores = product(chunk.features, w.t(), exact)
             if b is not None:
                 scores += b
             level = chunk.features.to(exact) @ mean + (0 if b is None else b.mean())  # mean score of each row
@@ -217,7 +223,8 @@ class _Chunked(torch.autograd.Function):
         *gradients, x, w, b, labels, keep = ctx.saved_tensors
         if torch.is_grad_enabled():
             needed = ctx.needs_input_grad[:3]
-            gradients = _differentiable_gradient(grad, (x, w, b), needed, (labels, keep, ctx.objective))
+            plain = partial(_plain, labels=labels, keep=keep, objective=ctx.objective)
+            gradients = fused_loss.differentiable_gradient(plain, grad, (x, w, b), needed)
         else:
             scale = grad / len(x)
             gradients = [
@@ -225,27 +232,6 @@ class _Chunked(torch.autograd.Function):
                 for gradient, tensor in zip(gradients, (x, w, b), strict=True)
             ]
         return *gradients, None, None, None
-
-
-def _differentiable_gradient(
-    grad: Tensor,
-    inputs: tuple[Tensor, Tensor, Tensor | None],
-    needed: Sequence[bool],
-    rest: tuple[Tensor, Tensor | None, Objective],
-) -> list[Tensor | None]:
-    """The gradient by features, weight and bias, as a differentiable function of them and of `grad`."""
-    # Views, because the features may depend on the weight: the gradient by one must not flow into the other.
-    x, w, b = (None if tensor is None else tensor.view_as(tensor) for tensor in inputs)
-    assert x is not None and w is not None
-    total, _ = _plain(x, w, b, *rest)
-    wanted = [tensor for tensor, need in zip((x, w, b), needed, strict=True) if need and tensor is not None]
-    gradients = iter(torch.autograd.grad(total, wanted, grad, create_graph=True))
-    return [next(gradients) if need else None for need in needed]
-
-
-def _product(a: Tensor, b: Tensor, to: torch.dtype) -> Tensor:
-    """a b in dtype `to`; a GPU writes the result in it directly."""
-    return torch.mm(a, b, out_dtype=to) if a.device.type == "cuda" and a.dtype != to else (a @ b).to(to)
 
 
 def _chunk_loss(

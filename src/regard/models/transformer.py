@@ -12,6 +12,8 @@ from regard.attention.call import MaskLike
 from regard.attention.position_masks import Causal
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
+from regard.layers.fused_parts import is_enabled
+from regard.layers.fused_residual import Sublayer, can_fuse, run_sublayers
 from regard.layers.kv_cache import Cache
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.residual import Residual, make_norm
@@ -164,12 +166,26 @@ class TransformerLayer(nn.Module):
         mask: MaskLike | None = None,
         caches: tuple[Cache, Cache] | None = None,
     ) -> Tensor:
+        for residual, sublayer in self.sublayers(memory, mask=mask, caches=caches):
+            x = residual(x, sublayer)
+        return x
+
+    def sublayers(
+        self,
+        memory: Memory | None = None,
+        *,
+        mask: MaskLike | None = None,
+        caches: tuple[Cache, Cache] | None = None,
+    ) -> list[Sublayer]:
+        """The sublayers in order: each a residual connection and the function inside it."""
         self_cache, cross_cache = (None, None) if caches is None else caches
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=self_cache))
+        sublayers: list[Sublayer] = [
+            (self.around_attention, lambda x: self.attention(x, mask=mask, cache=self_cache))
+        ]
         if self.cross is not None and self.around_cross is not None and memory is not None:
             cross, states, padding = self.cross, memory.states, memory.finite_mask
-            x = self.around_cross(x, lambda x: cross(x, states, mask=padding, cache=cross_cache))
-        return self.around_feed(x, self.feed)
+            sublayers.append((self.around_cross, lambda x: cross(x, states, mask=padding, cache=cross_cache)))
+        return [*sublayers, (self.around_feed, self.feed)]
 
 
 class TransformerStack(nn.Module):
@@ -188,6 +204,33 @@ class TransformerStack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.width = layers[0].dim
 
+    def run_layers(
+        self,
+        x: Tensor,
+        memory: Memory | None = None,
+        *,
+        mask: MaskLike | None = None,
+        state: DecoderState | None = None,
+    ) -> Tensor:
+        """The layers and the final norm; on a GPU with fused residual connections where they can run."""
+        if state is None and (sublayers := self._fusible_sublayers(x, memory, mask)):
+            return run_sublayers(x, sublayers, self.norm)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, memory, mask=mask, caches=None if state is None else state.caches[i])
+        return self.norm(x)
+
+    def _fusible_sublayers(
+        self, x: Tensor, memory: Memory | None, mask: MaskLike | None
+    ) -> list[Sublayer] | None:
+        """All sublayers in order if the fused path can run them, which calls no layer as a module."""
+        if not is_enabled("residual") or not x.is_cuda:
+            return None
+        for layer in self.layers:  # FSDP and activation checkpointing hook or replace layers
+            if type(layer) is not TransformerLayer or layer._forward_hooks or layer._forward_pre_hooks:
+                return None
+        sublayers = [s for layer in self.layers for s in layer.sublayers(memory, mask=mask)]  # type: ignore[operator]
+        return sublayers if can_fuse(x, [residual for residual, _ in sublayers], self.norm) else None
+
 
 class TransformerEncoder(TransformerStack):
     """Encoder of Transformer layers: (batch, S, dim), lengths → Memory."""
@@ -195,9 +238,7 @@ class TransformerEncoder(TransformerStack):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.dropout(self.position(x))
         mask = None if lengths is None else finite_padding(lengths)
-        for layer in self.layers:
-            x = layer(x, mask=mask)
-        return Memory(self.norm(x), lengths)
+        return Memory(self.run_layers(x, mask=mask), lengths)
 
 
 class TransformerDecoder(TransformerStack):
@@ -210,11 +251,10 @@ class TransformerDecoder(TransformerStack):
     ) -> tuple[Tensor, DecoderState | None]:
         start = 0 if state is None else state.length
         x = self.dropout(self.position(x, start))
-        for i, layer in enumerate(self.layers):
-            x = layer(x, memory, mask=CAUSAL, caches=None if state is None else state.caches[i])
+        x = self.run_layers(x, memory, mask=CAUSAL, state=state)
         if state is not None:
             state.length += x.shape[1]
-        return self.norm(x), state
+        return x, state
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         return DecoderState(memory, caches=[(Cache(), Cache()) for _ in self.layers])

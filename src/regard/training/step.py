@@ -88,7 +88,8 @@ class Stepper:
         losses = [self._backward(batch, i, step) for i, batch in enumerate(step.batches)]
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        self.norm = clip_gradients(self._parameters, self.recipe.optimizer.clip)
+        optimizer = self.optimizer if self.scaler is None else None  # a GradScaler sets grad_scale itself
+        self.norm = clip_gradients(self._parameters, self.recipe.optimizer.clip, optimizer)
         set_learning_rate(self.optimizer, rate)
         self._update()
         if self.recorder is None:

@@ -1,0 +1,111 @@
+"""Fused residual connections: the kernels in Triton's interpreter, when they run, and a GPU's results.
+
+Covers fused_residual.py, residual_kernel.py, fused_parts.py.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import OptionError
+from regard.layers import fused_parts, fused_residual
+from regard.layers.fused_parts import is_enabled, use_parts
+from regard.layers.residual import Residual
+from regard.models.transformer import TransformerOptions
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+def test_the_interpreted_kernels_equal_float64_and_stacks_equal_the_plain_path():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("residual_cases.py")
+    command = [sys.executable, "-W", "ignore", script]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+def test_parts_are_off_until_measured_and_can_be_turned_on_by_name(monkeypatch):
+    monkeypatch.delenv(fused_parts.VARIABLE, raising=False)
+    for part in fused_parts.PARTS:
+        assert is_enabled(part) == (part not in fused_parts.UNMEASURED)
+    monkeypatch.setenv(fused_parts.VARIABLE, "residual, loss")
+    assert is_enabled("residual") and is_enabled("loss") and not is_enabled("clip")
+    with use_parts("clip"):
+        assert is_enabled("clip") and not is_enabled("loss")
+    monkeypatch.setenv(fused_parts.VARIABLE, "none")
+    assert not any(map(is_enabled, fused_parts.PARTS))
+    monkeypatch.setenv(fused_parts.VARIABLE, "norms")
+    with pytest.raises(OptionError, match="no part 'norms'; there are residual, loss, clip"):
+        is_enabled("loss")
+
+
+def test_what_the_kernels_cannot_do_takes_the_plain_path(monkeypatch):
+    monkeypatch.setattr(fused_residual, "is_installed", lambda: True)
+    x, identity = torch.randn(512, 16), nn.Identity()
+
+    def fusible(x=x, final=identity, **options):
+        return fused_residual.can_fuse(x, [Residual(16, **options)], final)
+
+    assert fusible() and fusible(norm="pre", final=nn.LayerNorm(16)) and fusible(dropout=0.1)
+    assert not fusible(x=x[:100])  # too few rows
+    assert not fusible(x=x.double())
+    assert not fusible(norm="none") and not fusible(norm_kind="rms")
+    assert not fusible(norm="pre", final=nn.RMSNorm(16))
+    assert not fusible(dropout=1.0) and not fusible(dropout=1e-6)
+    hooked = Residual(16)
+    hooked.register_forward_hook(lambda *_: None)
+    assert not fused_residual.can_fuse(x, [hooked], identity)
+    assert not fused_residual.can_fuse(x, [Residual(16), Residual(16, norm="pre")], identity)
+
+
+def make_encoder(norm, dropout=0.0):
+    torch.manual_seed(1)
+    encoder = TransformerOptions(layers=3, heads=4, inner=256, norm=norm).build_encoder(128, dropout)
+    return encoder.cuda().train()
+
+
+@pytest.mark.cuda
+@on_gpu
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_stack_on_a_gpu_has_the_outputs_and_gradients_of_the_plain_path(norm, autocast):
+    encoder, results = make_encoder(norm), []
+    x = torch.randn(37, 41, 128, device="cuda")
+    grad = torch.randn_like(x)
+    for parts in ((), ("residual",)):
+        encoder.zero_grad()
+        leaf = x.clone().requires_grad_()
+        with use_parts(*parts), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            states = encoder(leaf).states
+        states.float().backward(grad)
+        results.append([states.float(), leaf.grad, *(p.grad for p in encoder.parameters())])
+    bound = 3e-2 if autocast else 2e-3  # TF32
+    for plain, fused in zip(*results, strict=True):
+        assert float((plain - fused).norm()) <= bound * max(1e-2, float(plain.norm()))
+
+
+@pytest.mark.cuda
+@on_gpu
+def test_dropout_differs_between_replays_of_a_cuda_graph_and_repeats_with_the_seed():
+    encoder, x = make_encoder("post", 0.5), torch.randn(37, 41, 128, device="cuda")
+    stream = torch.cuda.Stream()
+    with use_parts("residual"), torch.no_grad():
+        with torch.cuda.stream(stream):
+            encoder(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            out = encoder(x).states
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        for _ in range(2):
+            graph.replay()
+            outputs.append(out.clone())
+    assert torch.equal(outputs[0], outputs[2]) and torch.equal(outputs[1], outputs[3])
+    assert not torch.equal(outputs[0], outputs[1])

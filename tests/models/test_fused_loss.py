@@ -1,0 +1,64 @@
+"""The fused loss: its kernel in Triton's interpreter, when it runs, and a GPU's results.
+
+Covers fused_loss.py, loss_kernel.py.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.layers.fused_parts import use_parts
+from regard.models import fused_loss
+from regard.models.chunked_loss import cross_entropy
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+def test_the_interpreted_kernel_equals_float64():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("loss_cases.py")
+    command = [sys.executable, "-W", "ignore", script]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("rows", [1, 127, 128, 129, 25_000])
+def test_chunks_cover_all_rows_and_have_about_one_size(rows):
+    chunks = fused_loss._chunks(rows, 37_000)
+    assert [i for chunk in chunks for i in range(rows)[chunk]] == list(range(rows))
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    assert max(sizes) * 37_000 <= fused_loss.CHUNK_LOGITS + 128 * 37_000
+    assert min(sizes) > max(sizes) - 128 * len(sizes)
+
+
+def test_a_cpu_and_r_drop_take_the_plain_path():
+    x, w = torch.randn(1, 4, 8), torch.randn(2000, 8)
+    with use_parts("loss"):
+        assert not fused_loss.can_fuse(x, w)
+        assert cross_entropy(x, w, torch.tensor([3, 4, 5, 6])).tokens == 4
+
+
+@pytest.mark.cuda
+@on_gpu
+@pytest.mark.parametrize("logits", [torch.float32, None])
+@pytest.mark.parametrize("vocabulary", [1037, 32768])
+def test_a_gpu_has_the_losses_and_gradients_of_the_plain_path(logits, vocabulary, monkeypatch):
+    monkeypatch.setattr(fused_loss, "LOGITS_DTYPE", logits)
+    monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", 700 * vocabulary)
+    torch.manual_seed(1)
+    x = torch.randn(2000, 64, device="cuda", requires_grad=True)
+    w = (torch.randn(vocabulary, 64, device="cuda") / 8).requires_grad_()
+    labels = torch.randint(0, vocabulary, (2000,), device="cuda")
+    labels[::7] = 0
+    results = []
+    for parts in ((), ("loss",)):
+        with use_parts(*parts), torch.autocast("cuda", torch.bfloat16):
+            loss = cross_entropy(x, w, labels, 0.1)
+        results.append([loss.total, loss.nll, *torch.autograd.grad(loss.total / 1714, (x, w))])
+    for plain, fused in zip(*results, strict=True):
+        assert float((plain - fused).norm() / plain.norm()) < 1e-2
