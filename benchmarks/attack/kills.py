@@ -63,19 +63,16 @@ def attack(plan: Plan, launcher: Launcher, job: Job, kills: int) -> Outcome:
             outcome.failed(0, f"the run without kills ended with {result.code}: {result.errors}", plan.seed)
             return outcome
         number, runs = plan.only or 0, 0
+
+        def count_kill() -> None:
+            outcome.count += 1
+            progress.advance()
+
         while outcome.count < kills:
             target, before = plan.folder / f"{job.name}-{number}", outcome.count
             draw = plan.draw(job.name, number)
-            problem = run_with_kills(
-                launcher,
-                job,
-                target,
-                draw,
-                seconds,
-                min(KILLS_PER_RUN, kills - outcome.count),
-                outcome,
-                progress.advance,
-            )
+            wanted = min(KILLS_PER_RUN, kills - outcome.count)
+            problem = run_with_kills(launcher, job, target, draw, seconds, wanted, count_kill)
             problem = problem or job.differs(target, reference)
             if problem:
                 outcome.failed(number, problem, plan.seed)
@@ -94,8 +91,7 @@ def run_with_kills(
     draw: random.Random,
     seconds: float,
     kills: int,
-    outcome: Outcome,
-    advance: Callable,
+    count_kill: Callable[[], None],
 ) -> str | None:
     """Start, kill and restart a run, then let it finish; return what went wrong, if anything."""
     for _ in range(kills):
@@ -106,8 +102,7 @@ def run_with_kills(
             code = child.wait()
             if code == 0:
                 continue  # it finished just before the signal
-            outcome.count += 1
-            advance()
+            count_kill()
             if code not in EXPECTED_CODES[number] or "Traceback" in commands.errors(child):
                 name = signal.Signals(number).name
                 return f"ended with {code} after {name} at {delay:.2f} s: {commands.errors(child)}"

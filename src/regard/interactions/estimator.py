@@ -20,7 +20,7 @@ from regard.interactions.formulas import Formula, Weights
 from regard.interactions.loss import Logistic, Loss, Squared, probability
 from regard.interactions.regularization import FixedPenalty, LearnedPenalty, Prior, WeightGroup
 from regard.interactions.repeated_rows import Array, RepeatedRows, hstack
-from regard.interactions.sgd import run_sgd
+from regard.interactions.sgd import SgdOptions, run_sgd
 
 SOLVERS = ("als", "variational", "sgd")
 MakeWeights = Callable[[RepeatedRows, NDArray[np.bool_], str], WeightGroup]
@@ -81,10 +81,10 @@ class Interaction(BaseEstimator):
         self._keep(p)
 
     def _fit_sgd(self, formula: Formula, x: Any, y: Array, p: Weights, rng: np.random.Generator) -> int:
-        return run_sgd(
-            formula, x, y, p, self._loss, penalty=self.penalty, rate=self.rate, batch=self.batch,
-            epochs=self.max_iter, tol=self.tol, rng=rng, intercept=self.intercept, linear=self._linear,
-        )  # fmt: skip
+        options = SgdOptions(
+            self.penalty, self.rate, self.batch, self.max_iter, self.tol, self.intercept, self._linear
+        )
+        return run_sgd(formula, x, y, p, self._loss, options, rng)
 
     def _fit_als(self, x: Any, y: Array, p: Weights) -> int:
         prior: Prior = LearnedPenalty() if self.solver == "variational" else FixedPenalty(self.penalty)
