@@ -59,12 +59,12 @@ def process(args, folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=300)
 
 
-def fails(regard, says, *args):
+def error_of(regard, *args):
+    """The one line that a command with wrong input prints."""
     code, out, err = regard(*args)
     assert code == 2, out + err
     assert "Traceback" not in out + err
     assert err.strip().count("\n") == 0, err
-    assert all(word in err for word in says), err
     return err
 
 
@@ -114,37 +114,35 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
 )
 @pytest.mark.parametrize("dry", [False, True], ids=["train", "dry run"])
 def test_invalid_recipes_are_one_sentence_before_training(regard, tmp_path, args, says, dry):
-    fails(regard, says, "train", *args, *(["--dry-run"] if dry else []))
+    error = error_of(regard, "train", *args, *(["--dry-run"] if dry else []))
+    assert all(words in error for words in says), error
     assert not (tmp_path / "runs").exists()
 
 
 def test_an_empty_file_is_named(regard, tmp_path):
     (tmp_path / "e.tsv").write_text("", encoding="utf-8")
     (tmp_path / "v.tsv").write_text("a\tb\n" * 5, encoding="utf-8")
-    fails(regard, ("e.tsv is empty",), "train", "small", "data={train: [e.tsv], validation: [v.tsv]}")
+    error = error_of(regard, "train", "small", "data={train: [e.tsv], validation: [v.tsv]}")
+    assert "e.tsv is empty" in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_missing_gpu_is_one_sentence(regard):
-    fails(regard, ("the device is cuda", "no GPU", "choose cpu"), "train", "small", "training.device=cuda")
+    error = error_of(regard, "train", "small", "training.device=cuda")
+    assert "the device is cuda" in error and "no GPU" in error and "choose cpu" in error
 
 
 def test_a_run_is_replaced_only_with_overwrite(regard, trained):
     run, _ = trained
-    fails(regard, ("holds a run already", "--overwrite"), "train", "small", *TINY, "--run", run)
-    fails(regard, ("exists and is not a run",), "train", "small", *TINY, "--run", run / "model")
+    error = error_of(regard, "train", "small", *TINY, "--run", run)
+    assert "holds a run already" in error and "--overwrite" in error
+    assert "exists and is not a run" in error_of(regard, "train", "small", *TINY, "--run", run / "model")
 
 
 def test_resuming_with_changed_learning_names_the_keys(regard, trained):
-    fails(
-        regard,
-        ("model.dim", "optimizer.lr", "another name"),
-        "resume",
-        trained[0],
-        "model.dim=64",
-        "optimizer.lr=0.1",
-    )
-    fails(regard, ("does not exist",), "resume", trained[0].parent / "other")
+    error = error_of(regard, "resume", trained[0], "model.dim=64", "optimizer.lr=0.1")
+    assert "model.dim" in error and "optimizer.lr" in error and "another name" in error
+    assert "does not exist" in error_of(regard, "resume", trained[0].parent / "other")
 
 
 def test_runs_lists_state_step_score_time_and_cost(regard, trained):
@@ -156,7 +154,8 @@ def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in record] == [
         ("small", "finished", 20, "test")
     ]
-    fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
+    error = error_of(regard, "runs", trained[0].parent / "none")
+    assert "there is no folder" in error and "regard train" in error
 
 
 def test_runs_labels_the_score_of_an_unfinished_run_as_validation(regard, trained, tmp_path):
@@ -222,7 +221,8 @@ def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained,
     ],
 )
 def test_invalid_input_to_evaluate_is_one_sentence(regard, trained, args, says):
-    fails(regard, says, "evaluate", *(trained[0] if arg == "MODEL" else arg for arg in args))
+    error = error_of(regard, "evaluate", *(trained[0] if arg == "MODEL" else arg for arg in args))
+    assert all(words in error for words in says), error
 
 
 def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
@@ -231,8 +231,10 @@ def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
     code, _, err = regard("average", *best, "-o", "mean")
     assert code == 0, err
     assert regard("evaluate", "mean", "--data", "tatoeba-sample", "--beam", "1")[0] == 0
-    fails(regard, ("neither a model folder nor a checkpoint",), "average", tmp_path, "-o", "other")
-    fails(regard, ("mean already exists", "--overwrite"), "average", *best, "-o", "mean")
+    error = error_of(regard, "average", tmp_path, "-o", "other")
+    assert "neither a model folder nor a checkpoint" in error
+    error = error_of(regard, "average", *best, "-o", "mean")
+    assert "mean already exists" in error and "--overwrite" in error
     assert regard("average", *best, "-o", "mean", "--overwrite")[0] == 0
 
 
@@ -258,7 +260,8 @@ training: {steps: 12, validate_every: 6, save_every: 6, smoothing: 0.0}
     record = json.loads(regard("evaluate", "runs/letters", "--json")[1])["scores"]
     assert record["tokens"] == record["characters"] == len(text)
     assert record["bits_per_character"] == pytest.approx(record["nll"] / len(text) / 0.6931471805599453)
-    fails(regard, ("language model", "beam"), "evaluate", "runs/letters", "--beam", "3")
+    error = error_of(regard, "evaluate", "runs/letters", "--beam", "3")
+    assert "language model" in error and "beam" in error
     assert re.search(r"letters +finished +12 .*perplexity", regard("runs")[1])
 
 
@@ -269,7 +272,7 @@ def test_recipes_are_listed_and_printed_as_they_are(regard):
     assert "# included in the package" in regard("recipes", "small")[1]
     keys = regard("recipes", "--keys")[1]
     assert "max_ratio" in keys
-    fails(regard, ("did you mean small?",), "recipes", "smal")
+    assert "did you mean small?" in error_of(regard, "recipes", "smal")
 
 
 def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):

@@ -41,7 +41,7 @@ ESTIMATORS = [
 
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_estimator_checks_pass(estimator, check):
-    check(estimator)
+    check(estimator)  # it raises AssertionError; what it returns is not specified
 
 
 def ratings(seed=0, users=60, items=40, rows=2000):

@@ -128,8 +128,8 @@ def energy_by_hand(name, energy, keys, query):
     return keys @ query / (len(query) ** 0.5 if name == "scaled-dot" else 1)
 
 
-def check_attention_beside_the_recurrence(decoder, context_by_hand):
-    """The output is W^o [y^d(t); y^a(t)], with y^a(t) = context_by_hand(attention, [y^e], y^d(t))."""
+def outputs_beside_the_recurrence(decoder, context_by_hand):
+    """The model's outputs, and W^o [y^d(t); y^a(t)] with y^a(t) = context_by_hand(…, [y^e], y^d(t))."""
     model = make(
         {"kind": "recurrent", "bidirectional": False},
         {"kind": "recurrent", "initial_state": "copy", **decoder},
@@ -137,14 +137,15 @@ def check_attention_beside_the_recurrence(decoder, context_by_hand):
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    expected = torch.zeros_like(got)  # (sentences, time, vocabulary)
     for b in range(3):  # of different lengths: padding has no weight
         ye, state = read("gru", model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of("gru", w, state, vector(model.target, batch.target[b, t]))
             context = context_by_hand(model.decoder.attention, ye, state[0])
-            expected = model.output.projection.weight @ torch.cat([state[0], context])
-            torch.testing.assert_close(got[b, t], expected)
+            expected[b, t] = model.output.projection.weight @ torch.cat([state[0], context])
+    return got, expected
 
 
 @pytest.mark.parametrize("normalize", list(NORMALIZE))
@@ -153,7 +154,8 @@ def test_every_energy_of_the_states_with_every_normalizer(attention, normalize):
     def context(look, ye, yd):
         return ye.T @ NORMALIZE[normalize](energy_by_hand(attention, look.energy, ye, yd))
 
-    check_attention_beside_the_recurrence({"attention": attention, "normalize": normalize}, context)
+    options = {"attention": attention, "normalize": normalize}
+    torch.testing.assert_close(*outputs_beside_the_recurrence(options, context))
 
 
 @pytest.mark.parametrize("normalize", ["none", "softmax"])
@@ -168,7 +170,7 @@ def test_every_energy_of_projected_states(energy, normalize):
         return values.T @ NORMALIZE[normalize](energy_by_hand(energy, head, keys, query))
 
     options = {"attention": "projected", "attention_width": 24, "energy": energy, "normalize": normalize}
-    check_attention_beside_the_recurrence(options, context)
+    torch.testing.assert_close(*outputs_beside_the_recurrence(options, context))
 
 
 def one_head(parameter):
