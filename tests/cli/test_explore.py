@@ -11,6 +11,7 @@ import torch
 
 from regard.cli import explore
 from regard.errors import OptionError, RegardError
+from tests.decoding import model_folders
 from tests.serving.server import Client, process, write_model
 
 
@@ -29,14 +30,25 @@ def run(*args):
 
 
 def test_the_page_is_served_until_ctrl_c(folder):
-    command = [sys.executable, "-m", "regard", "explore", str(folder), "--port", "0", "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "explore",
+        str(folder),
+        str(folder),
+        "--port",
+        "0",
+        "--no-browser",
+    ]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = started.stdout.readline()
         assert line.startswith("regard: small is at http://127.0.0.1:"), line + started.stderr.read()
         client = Client(line.split(" is at ")[1].split(" ")[0])
         assert client.get("/explore/")[0] == 200
-        assert json.loads(client.get("/explore/api/model")[2])["name"] == "small"
+        model = json.loads(client.get("/explore/api/model")[2])
+        assert model["name"] == "small" and model["models"] == ["small", "small (second)"]
         started.send_signal(signal.SIGINT)
         assert started.wait(30) == 0
     finally:
@@ -44,7 +56,10 @@ def test_the_page_is_served_until_ctrl_c(folder):
         started.communicate()
 
 
-def test_errors_are_one_sentence(tmp_path):
+def test_errors_are_one_sentence(tmp_path, folder):
+    model_folders.classifier(tmp_path / "labels")
+    code, _, err = run("explore", folder, tmp_path / "labels", "--no-browser", "--port", 0)
+    assert code == 2 and "models of one task" in err and err.count("\n") == 1
     code, _, err = run("explore", tmp_path / "none", "--no-browser", "--port", 0)
     assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 

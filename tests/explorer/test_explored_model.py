@@ -9,7 +9,8 @@ from regard.attention import Pinned, Uniform, Zero
 from regard.decoding.attention_weights import attention_maps
 from regard.errors import OptionError
 from regard.explorer.attention_changes import AttentionChange, as_edits
-from regard.explorer.explored_model import MAX_TOKENS, ExploredModel, Job
+from regard.explorer.explored_model import ExploredModel
+from regard.explorer.job import MAX_TOKENS, Job
 from regard.models.folder import load
 from regard.pipelines.classify import classify
 from regard.serving.http_errors import RequestError
@@ -156,3 +157,39 @@ def test_bad_requests_are_one_sentence(translator):
 def test_a_cancelled_run_ends(translator):
     with pytest.raises(RequestError, match="client has left"):
         ExploredModel(translator, "small").run(Job(TEXT, cancelled=lambda: True))
+
+
+def test_the_stages_of_a_head_end_in_its_weights(translator):
+    explored = ExploredModel(translator, "small")
+    run = explored.run(Job(TEXT))
+    for index, name in enumerate(run.names):
+        shape = run.maps[name].shape[1:]
+        stages = {}
+        for stage in ("energy", "biased", "masked", "normalised", "gated"):
+            values = np.frombuffer(explored.stage(run, index, 1, stage), "<f4")
+            stages[stage] = torch.tensor(values).reshape(shape)
+        assert torch.allclose(stages["gated"], run.maps[name][1].float(), atol=1e-6)
+        assert torch.allclose(stages["masked"].softmax(-1), stages["normalised"], atol=1e-5)
+        future = torch.ones(shape, dtype=torch.bool).triu(1) & ("decoder" in name and "cross" not in name)
+        assert torch.isneginf(stages["masked"])[future].all() and torch.isfinite(stages["energy"]).all()
+    with pytest.raises(OptionError, match="stage must be one of"):
+        explored.stage(run, 0, 0, "other")
+    with pytest.raises(OptionError, match="there is no head 9"):
+        explored.stage(run, 0, 9, "energy")
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "classifier", "tagger", "embedder"])
+def test_every_kind_of_model_has_stages(kind, tmp_path):
+    if kind == "recurrent":
+        model = load(model_folders.translator(tmp_path))
+    elif kind == "classifier":
+        model = load(model_folders.classifier(tmp_path))
+    else:
+        model = tagger("transformer", letters=False) if kind == "tagger" else embedder()
+    explored = ExploredModel(model, "small")
+    run = explored.run(Job("ada met a cat"))
+    for index, name in enumerate(run.names):
+        shape = run.maps[name].shape[1:]
+        gated = np.frombuffer(explored.stage(run, index, 0, "gated"), "<f4").reshape(shape)
+        assert np.allclose(gated, run.maps[name][0].float(), atol=1e-6)
+        assert np.isfinite(np.frombuffer(explored.stage(run, index, 0, "energy"), "<f4")).all()

@@ -93,3 +93,22 @@ def test_the_oldest_runs_are_dropped_by_number_and_by_size():
     assert len(store) == 2 and store.get(kept[1]) and store.get(kept[2])
     with pytest.raises(RequestError, match="send less text"):
         RunStore(max_bytes=size - 1).add(made())
+
+
+def test_the_distance_of_a_head_is_that_of_its_weights():
+    previous = torch.eye(5).roll(1, 0)[None]  # every query attends to the token before
+    previous[0, 0] = torch.eye(5)[0]
+    diagonal = torch.eye(5)[:3][:, ::1][None] * 0
+    diagonal[0, [0, 1, 2], [0, 2, 4]] = 1.0  # three target tokens along five source tokens
+    weights = {"encoder.0.self": previous, "decoder.0.cross": diagonal, "pooling": torch.full((1, 1, 5), 0.2)}
+    maps = AttentionMaps(["x"] * 5, ["y"] * 3, ["y"] * 3, weights)
+    described = Run("translate", "", {}, {}, maps).describe("id")["maps"]
+    assert [m["distance"] for m in described] == [[0.8], [0.0], None]
+
+
+def test_the_diversity_of_heads_is_that_of_the_operator():
+    run = made(heads=3)
+    found = run.diversity(1)
+    expected = run.maps.head_diversity("decoder.layers.0.cross")
+    assert found["divergence"] == expected.divergence and found["effectiveRank"] == expected.effective_rank
+    assert len(found["pairs"]) == 3 and found["pairs"][0][0] == 0

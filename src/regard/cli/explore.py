@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     import threading
 
+    from regard.explorer.explored_model import ExploredModel
     from regard.serving.service import Service
 
 
@@ -18,6 +19,10 @@ def command(
     model: Annotated[
         Path | None,
         typer.Argument(metavar="[MODEL]", help="A model folder, a run, or a name of `regard models`."),
+    ] = None,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OTHER]", help="A second model of the same task, to compare with."),
     ] = None,
     hf: Annotated[
         Path | None,
@@ -47,6 +52,8 @@ def command(
 
         regard explore runs/sst2 --port 0 --no-browser
 
+        regard explore runs/small runs/large
+
         regard explore --hf minilm
     """
     from regard.cli.jobs import report
@@ -55,7 +62,7 @@ def command(
 
     sock = server.bind("127.0.0.1", port)  # before loading: a taken port is reported at once
     service = _service(model, hf)
-    service.extensions.append(Explorer(service).add_routes)
+    service.extensions.append(Explorer(service, others=_others(other, service)).add_routes)
     name = service.name
     address = f"{server.address(sock)}/explore/"
 
@@ -93,6 +100,18 @@ def _service(model: Path | None, hf: Path | None) -> Service:
     loaded = load(model)
     name = loaded.card.get("name") or model.resolve().name
     return make_service(loaded, name, RequestLimits(), workers=1)
+
+
+def _others(folder: Path | None, service: Service) -> list[ExploredModel]:
+    """Return the second model, with a name that differs from the first."""
+    if folder is None:
+        return []
+    from regard.explorer.explored_model import ExploredModel
+    from regard.models.folder import load
+
+    loaded = load(folder)
+    name = loaded.card.get("name") or folder.resolve().name
+    return [ExploredModel(loaded, f"{name} (second)" if name == service.name else name)]
 
 
 def open_browser(address: str) -> threading.Thread | None:

@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,17 @@ import torch
 
 from regard.attention.edits import Edit
 from regard.attention.intervening import intervene
+from regard.attention.watching import watch
+from regard.data.conll_reader import one_word
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, kind_of
 from regard.decoding.batching import evaluation_mode
-from regard.decoding.limits import Limits
 from regard.errors import OptionError
-from regard.explorer.run import Run, Side
+from regard.explorer.job import MAX_TOKENS, Job, check_tokens
+from regard.explorer.run import Run, Side, float32
+from regard.explorer.text_search import SearchResult, search, search_tree
+from regard.explorer.trust import Cancelled, trust
+from regard.models.autoregressive import log_probabilities
 from regard.models.classifier import Classifier
 from regard.models.decoder import RecurrentDecoder
 from regard.models.embedder import Embedder
@@ -31,14 +35,10 @@ from regard.models.translator import Translator
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.encoder_attention import encoder_attention
-from regard.pipelines.generate import PromptEncoder, generate
 from regard.pipelines.tag import tag
 from regard.pipelines.token_words import Words
-from regard.pipelines.translate import translate
-from regard.serving.http_errors import RequestError, client_left
+from regard.serving.http_errors import client_left
 
-MAX_TOKENS = 512  # of one input, and of one output
-GENERATED = 24  # tokens of a continuation by default
 MAX_BEAM = 8
 
 EXAMPLES = {
@@ -58,25 +58,8 @@ TASK_EXAMPLES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One text to run.
-
-    Attributes:
-        text: the text.
-        to: the target language of a multilingual translator.
-        beam: the beam size.
-        edits: changes of attention by name, as for `regard.intervene`.
-        base: an earlier run of the text, to compare with.
-        cancelled: called at every step of a search; True stops it.
-    """
-
-    text: str
-    to: str | None = None
-    beam: int = 1
-    edits: dict[str, list[Edit]] = field(default_factory=dict)
-    base: Run | None = None
-    cancelled: Callable[[], bool] = lambda: False
+VIEWS = ["heads", "whatif", "trust", "compare", "mechanism"]  # of the page, for every task
+TASK_VIEWS = {"translate": ["alignment", "search", *VIEWS], "generate": ["search", *VIEWS]}
 
 
 class ExploredModel:
@@ -105,6 +88,7 @@ class ExploredModel:
             "languages": {"source": source, "target": target, "choices": list(target_languages(self.model))},
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
+            "views": TASK_VIEWS.get(self.task, VIEWS),
         }
 
     def run(self, job: Job) -> Run:
@@ -119,6 +103,29 @@ class ExploredModel:
             raise client_left()
         return run
 
+    def search_tree(self, job: Job, then: str = "") -> dict[str, Any]:
+        """The tree of the search of a text; see `search_tree`."""
+        with self._lock:
+            return search_tree(self.model, job, then)
+
+    def trust(self, run: Run, row: int | None, attention: str | None, cancelled: Cancelled) -> dict[str, Any]:
+        """How far attention explains one output of a run; see `trust`."""
+        with self._lock:
+            return trust(self.model, run, row, attention, cancelled)
+
+    @torch.no_grad()
+    def stage(self, run: Run, index: int, head: int, stage: str) -> bytes:
+        """One head of a map at a stage of `regard.attention`: float32, (rows, columns); masked: −∞."""
+        heads, rows, columns = run.map(index).shape
+        if not 0 <= head < heads:
+            raise OptionError(f"there is no head {head}; this layer has {heads}, counted from 0")
+        name = run.names[index]
+        edited = _changed(self.model, run.private.get("edits", {}))
+        with self._lock, edited, watch(self.model, only=name) as seen:
+            run.private["forward"]()
+        calls = [call.weights(batch=0, head=head, stage=stage) for call in seen.calls(name)]
+        return float32(torch.cat(calls, -2)[:rows, :columns].cpu())
+
 
 @contextmanager
 def _changed(model: Any, edits: dict[str, list[Edit]]) -> Iterator[None]:
@@ -129,29 +136,14 @@ def _changed(model: Any, edits: dict[str, list[Edit]]) -> Iterator[None]:
         yield
 
 
-def check_tokens(count: int, longest: int = MAX_TOKENS) -> None:
-    """Raise RequestError if a text has more tokens than `longest`."""
-    if count > longest:
-        raise RequestError(
-            422, f"the text has {count:,} tokens, and the explorer takes at most {longest}; shorten it"
-        )
-
-
 def _run_translator(model: Translator, job: Job) -> Run:
-    (text_read,) = add_target([job.text], model, job.to)
-    check_tokens(len(model.source_tokenizer.encode(text_read)))
-    limits = Limits(workers=1)
     with _changed(model, job.edits):
-        translation = translate(
-            job.text, model, job.to, beam=job.beam, nbest=job.beam, limits=limits, cancelled=[job.cancelled]
-        )
-        if not translation.hypotheses:
-            raise client_left()
-        best = translation.hypotheses[0]
+        result = search(model, job)
+        best, source = result.hypotheses[0], result.input_ids
         tokens = best.all_tokens
-        source = [*translation.source_tokens, EOS]
         ((_, maps),) = attention_of_tokens([source], [tokens], model)
         log_p = _log_probabilities(model, source, tokens)
+    (text_read,) = add_target([job.text], model, job.to)
     sides = {
         "source": Side.of(maps.source, Words.of_text(model.source_tokenizer, text_read)),
         "target": Side.of(maps.target, Words.of_tokens(model.target_tokenizer, tokens)),
@@ -159,54 +151,43 @@ def _run_translator(model: Translator, job: Job) -> Run:
             maps.inputs, Words.of_tokens(model.target_tokenizer, [BOS, *tokens[:-1]]) if tokens else None
         ),
     }
-    output = {
-        "text": str(translation),
-        "logP": sum(log_p),
-        "ended": best.ended,
-        "tokenLogP": log_p,
-        "hypotheses": [{"text": h.text, "logP": h.log_p, "score": h.score} for h in translation.hypotheses],
-    }
-    private = {"source": source, "target": tokens}
+    output = {"text": best.text, "logP": sum(log_p), **_described(result, log_p, job, model)}
+    private = {"source": source, "target": tokens, "edits": job.edits}
+    private["forward"] = lambda: list(attention_of_tokens([source], [tokens], model))
     return Run("translate", job.text, output, sides, maps, private, _rows_editable(model, maps))
 
 
+def _described(result: SearchResult, log_p: list[float], job: Job, model: Any) -> dict[str, Any]:
+    return {
+        "ended": result.hypotheses[0].ended,
+        "tokenLogP": log_p,
+        "hypotheses": [{"text": h.text, "logP": h.log_p, "score": h.score} for h in result.hypotheses],
+        "forced": model.target_tokenizer.decode([t for t in job.prefix if t != EOS]) if job.prefix else "",
+    }
+
+
 def _run_language_model(model: LanguageModel, job: Job) -> Run:
-    prompts = PromptEncoder(model, None)
-    check_tokens(len(prompts.tokenizer.encode(job.text)))
-    room = (
-        None if prompts.positions is None else prompts.positions - len(prompts.tokenizer.encode(job.text)) - 1
-    )
-    longest = GENERATED if room is None else max(1, min(GENERATED, room))
     with _changed(model, job.edits):
-        generation = generate(
-            job.text,
-            model,
-            beam=job.beam,
-            limits=Limits(max_length=longest, workers=1),
-            cancelled=[job.cancelled],
-        )
-        if not generation.hypotheses:
-            raise client_left()
-        best = generation.hypotheses[0]
-        first, *prompt = prompts.task(job.text, 0, longest).input_ids
+        result = search(model, job)
+        best = result.hypotheses[0]
+        first, *prompt = result.input_ids
         tokens = [*prompt, *best.all_tokens]
         ((_, maps),) = attention_of_tokens(None, [tokens], model, first=first)
         log_p = _log_probabilities(model, None, tokens, first)
-    read = [first, *tokens[:-1]]
+    tokenizer: Any = model.target_tokenizer
     sides = {
-        "target": Side.of(maps.target, Words.of_tokens(prompts.tokenizer, tokens)),
-        "inputs": Side.of(maps.inputs, Words.of_tokens(prompts.tokenizer, read)),
+        "target": Side.of(maps.target, Words.of_tokens(tokenizer, tokens)),
+        "inputs": Side.of(maps.inputs, Words.of_tokens(tokenizer, [first, *tokens[:-1]])),
     }
     output = {
-        "text": str(generation),
+        "text": best.text,
         "prompt": job.text,
         "promptTokens": len(prompt),
         "logP": sum(log_p[len(prompt) :]),
-        "ended": best.ended,
-        "tokenLogP": log_p,
-        "hypotheses": [{"text": h.text, "logP": h.log_p, "score": h.score} for h in generation.hypotheses],
+        **_described(result, log_p, job, model),
     }
-    private = {"source": None, "target": tokens, "first": first, "prompt": len(prompt)}
+    private = {"source": None, "target": tokens, "first": first, "prompt": len(prompt), "edits": job.edits}
+    private["forward"] = lambda: list(attention_of_tokens(None, [tokens], model, first=first))
     return Run("generate", job.text, output, sides, maps, private, _rows_editable(model, maps))
 
 
@@ -218,9 +199,13 @@ def _run_classifier(model: Classifier, job: Job) -> Run:
         maps = _encoder_maps(model, text_read)
     words = Words.of_text(model.source_tokenizer, text_read)
     output = {"label": str(label), "probabilities": label.probabilities}
-    return Run(
-        "classify", job.text, output, _encoder_sides(maps, words, model.prepend_bos), maps, {}, _pooled(maps)
-    )
+    sides = _encoder_sides(maps, words, model.prepend_bos)
+    return Run("classify", job.text, output, sides, maps, _again(model, text_read, job), _pooled(maps))
+
+
+def _again(model: Any, text: str, job: Job) -> dict[str, Any]:
+    """What a run keeps to repeat the forward pass of an encoder."""
+    return {"edits": job.edits, "forward": lambda: encoder_attention([text], model)}
 
 
 def _run_tagger(model: Tagger, job: Job) -> Run:
@@ -234,7 +219,8 @@ def _run_tagger(model: Tagger, job: Job) -> Run:
             tagged = tag(job.text, model)
     maps = tagged.attention
     output = {"words": tagged.words, "tags": tagged.tags, "text": str(tagged)}
-    return Run("tag", job.text, output, _encoder_sides(maps, None, False), maps)
+    private = _again(model, " ".join(map(one_word, tagged.words)), job)
+    return Run("tag", job.text, output, _encoder_sides(maps, None, False), maps, private)
 
 
 def _run_embedder(model: Embedder, job: Job) -> Run:
@@ -248,7 +234,8 @@ def _run_embedder(model: Embedder, job: Job) -> Run:
     words = Words.of_text(model.source_tokenizer, job.text)
     output = {"width": len(vector), "vector": [round(float(x), 4) for x in vector[:64]]}
     sides = _encoder_sides(maps, words, model.prepend_bos)
-    return Run("embed", job.text, output, sides, maps, {"vector": vector}, _pooled(maps))
+    private = {"vector": vector, **_again(model, job.text, job)}
+    return Run("embed", job.text, output, sides, maps, private, _pooled(maps))
 
 
 RUNNERS: dict[type[Any], Callable[..., Run]] = {
@@ -305,7 +292,7 @@ def _log_probabilities(
         else:
             lengths = torch.tensor([len(source)], device=model.device)
             scores = model(torch.tensor([source], device=model.device), read, lengths)
-    log_p = scores[0].double().log_softmax(-1)  # (T, vocabulary)
+    log_p = log_probabilities(scores[0].double())  # (T, vocabulary)
     return log_p[torch.arange(len(target)), torch.tensor(target)].tolist()
 
 

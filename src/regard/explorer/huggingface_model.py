@@ -22,18 +22,12 @@ from regard.attention.intervening import intervene
 from regard.attention.watching import Seen, watch
 from regard.decoding.attention_weights import AttentionMaps
 from regard.errors import OptionError
-from regard.explorer.explored_model import (
-    EXAMPLES,
-    GENERATED,
-    MAX_BEAM,
-    MAX_TOKENS,
-    TASK_EXAMPLES,
-    Job,
-    check_tokens,
-)
+from regard.explorer.explored_model import EXAMPLES, MAX_BEAM, TASK_EXAMPLES
 from regard.explorer.huggingface_folder import load_folder
 from regard.explorer.huggingface_tokens import TokenNames
+from regard.explorer.job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.run import Run, Side
+from regard.explorer.text_search import GENERATED
 from regard.huggingface.interface import CROSS_NAMES
 from regard.serving.http_errors import client_left
 
@@ -72,7 +66,7 @@ class HuggingFaceModel:
             "languages": {"source": None, "target": None, "choices": []},
             "examples": examples,
             "limits": {"tokens": self.longest, "beam": MAX_BEAM},
-            "views": ["alignment", "heads", "whatif", "mechanism"],
+            "views": ["alignment", "heads", "whatif", "compare", "mechanism"],
         }
 
     @property

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from regard.explorer.explored_model import Job
+from regard.explorer.job import Job
 from regard.explorer.run import Run
 from regard.serving.http_errors import RequestError
 from regard.serving.request_limits import RequestLimits
@@ -23,6 +23,7 @@ class Explored(Protocol):
     """A model behind the page."""
 
     name: str
+    task: str
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -33,6 +34,7 @@ class NoModel:
     """The page without a model: it shows the mechanism and one sentence."""
 
     name = "the mechanism"
+    task = ""
     model = nn.Module()
 
     def describe(self) -> dict[str, Any]:

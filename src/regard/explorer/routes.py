@@ -6,20 +6,24 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 
-from regard.errors import RegardError
+from regard.errors import OptionError, RegardError
 from regard.explorer.attention_changes import AttentionChange, as_edits
-from regard.explorer.explored_model import MAX_BEAM, ExploredModel, Job
-from regard.explorer.page_service import PageService
+from regard.explorer.explored_model import MAX_BEAM, ExploredModel
+from regard.explorer.job import MAX_TOKENS, Job
+from regard.explorer.page_service import Explored, PageService
+from regard.explorer.responses import Result, binary, checked, number
 from regard.explorer.run import Run
 from regard.explorer.run_store import RunStore
+from regard.explorer.view_routes import add_view_routes
 from regard.serving.http_errors import SAFE_HEADERS, RequestError, json_response
 from regard.serving.requests import Body, parse
 from regard.serving.service import Service
@@ -36,7 +40,6 @@ PAGE_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
-Result = TypeVar("Result")
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -47,18 +50,31 @@ class RunRequest(Body):
     to: str | None = Field(None, max_length=20, description="Target language of a multilingual translator.")
     beam: int = Field(1, ge=1, le=MAX_BEAM, description="Beam size; 1 is greedy search.")
     base: str | None = Field(None, max_length=40, description="The run to compare with.")
+    prefix: tuple[int, ...] = Field(
+        (), max_length=MAX_TOKENS, description="Token ids the output starts with."
+    )
+    model: int = Field(0, ge=0, lt=100, description="Index of the model.")
     changes: tuple[AttentionChange, ...] = Field((), max_length=50, description="Changes of attention.")
 
 
 class Explorer:
     """The page and its runs; `add_routes` puts them into the application of a service."""
 
-    def __init__(self, service: Service, store: RunStore | None = None) -> None:
+    def __init__(
+        self, service: Service, store: RunStore | None = None, others: Sequence[Explored] = ()
+    ) -> None:
         self.service, self.store = service, RunStore() if store is None else store
         if isinstance(service, PageService):
-            self.explored = service.explored
+            self.explored: Explored = service.explored
         else:
             self.explored = ExploredModel(service.model, service.name)
+        self.models = [self.explored, *others]
+        for other in others:
+            if other.task != self.explored.task:
+                raise OptionError(
+                    f"models of one task can be compared, and {self.explored.name} is to "
+                    f"{self.explored.task}, {other.name} to {other.task}; name two of a kind"
+                )
         self.page = {
             entry.name: entry.read_bytes()
             for entry in files("regard.explorer").joinpath("page").iterdir()
@@ -70,24 +86,40 @@ class Explorer:
         self.service.public |= {"/explore", "/explore/", *(f"/explore/{name}" for name in self.page)}
         _add_page(app, self)
         _add_runs(app, self)
+        add_view_routes(app, self)
+
+    def model(self, index: int) -> Any:
+        """The model of this index."""
+        if index >= len(self.models):
+            raise RequestError(422, f"there is no model {index}; the explorer has {len(self.models)}, from 0")
+        return self.models[index]
 
     async def run(self, request: Request, body: RunRequest) -> tuple[str, Run]:
         """Run the text of a request in a thread; the timeout and a client that leaves cancel it."""
-        until, stop = time.monotonic() + self.service.limits.seconds, threading.Event()
         base = None if body.base is None else self.store.get(body.base)
-        edits = _checked(lambda: as_edits(body.changes))
-        job = Job(body.text, body.to, body.beam, edits, base, stop.is_set)
-        work = asyncio.ensure_future(asyncio.to_thread(self.explored.run, job))
+        edits = checked(lambda: as_edits(body.changes))
+        explored = self.model(body.model)
+
+        def work(cancelled: Callable[[], bool]) -> Run:
+            job = Job(body.text, body.to, body.beam, edits, base, cancelled, body.prefix)
+            return replace(explored.run(job), model=body.model)
+
+        run = await self.in_thread(request, work)
+        return self.store.add(run), run
+
+    async def in_thread(self, request: Request, compute: Callable[[Callable[[], bool]], Result]) -> Result:
+        """Compute in a thread; `compute` gets a function that is True once nobody waits any more."""
+        until, stop = time.monotonic() + self.service.limits.seconds, threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(compute, stop.is_set))
         work.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # also if nobody waits for it
         try:
-            run = await wait(request, self.service, work, until)
+            return await wait(request, self.service, work, until)
         except RegardError as error:
             raise RequestError(422, str(error)) from None
         finally:
             stop.set()
-        return self.store.add(run), run
 
 
 def _add_page(app: FastAPI, explorer: Explorer) -> None:
@@ -112,6 +144,7 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
     async def model() -> Response:
         described = explorer.explored.describe()
         described["limits"]["characters"] = explorer.service.limits.characters
+        described["models"] = [explored.name for explored in explorer.models]
         return json_response(json.dumps(described, ensure_ascii=False))
 
     @app.post(f"{api}/runs", include_in_schema=False)
@@ -128,32 +161,14 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
 
     @app.get(f"{api}/runs/{{identity}}/thumbnails", include_in_schema=False)
     async def thumbnails(identity: str) -> Response:
-        return _binary(await asyncio.to_thread(explorer.store.get(identity).thumbnails))
+        return binary(await asyncio.to_thread(explorer.store.get(identity).thumbnails))
 
     @app.get(f"{api}/runs/{{identity}}/maps/{{index}}/heads/{{head}}", include_in_schema=False)
     async def head(identity: str, index: str, head: str) -> Response:
         run = explorer.store.get(identity)
-        return _binary(_checked(lambda: run.head(_number(index), None if head == "mean" else _number(head))))
+        return binary(checked(lambda: run.head(number(index), None if head == "mean" else number(head))))
 
     @app.get(f"{api}/runs/{{identity}}/maps/{{index}}/rows/{{row}}", include_in_schema=False)
     async def row(identity: str, index: str, row: str) -> Response:
         run = explorer.store.get(identity)
-        return _binary(_checked(lambda: run.row(_number(index), _number(row))))
-
-
-def _binary(content: bytes) -> Response:
-    return Response(content, 200, SAFE_HEADERS, "application/octet-stream")
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise RequestError(422, f"{text[:20]!r} is not an index; give an integer from 0")
-    return int(text)
-
-
-def _checked(compute: Callable[[], Result]) -> Result:
-    """Return the result; an error about the input becomes a response with status 422."""
-    try:
-        return compute()
-    except RegardError as error:
-        raise RequestError(422, str(error)) from None
+        return binary(checked(lambda: run.row(number(index), number(row))))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.diversity import head_diversity
 from regard.decoding.attention_weights import AttentionMaps, kind_of
 from regard.errors import OptionError
 from regard.pipelines.token_words import Words
@@ -73,6 +74,7 @@ class Run:
         maps: the attention weights by name; None if the model has no attention.
         private: what later runs need for comparison; not sent.
         rows_editable: whether `intervene` can select single rows, by name of a map.
+        model: index of the model that ran it.
     """
 
     task: str
@@ -82,6 +84,7 @@ class Run:
     maps: AttentionMaps | None
     private: dict[str, Any] = field(default_factory=dict)
     rows_editable: dict[str, bool] = field(default_factory=dict)
+    model: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -96,6 +99,7 @@ class Run:
         """The run as JSON, without weights."""
         return {
             "id": identity,
+            "model": self.model,
             "task": self.task,
             "text": self.text,
             "output": self.output,
@@ -120,6 +124,7 @@ class Run:
             "columnSide": column_side,
             "thumbnail": [min(rows, THUMBNAIL), min(columns, THUMBNAIL)],
             "entropy": [round(x, 4) for x in _mean_entropy(weights).tolist()],
+            "distance": None if kind == "pooling" else _mean_distance(weights, kind),
             "rowsEditable": self.rows_editable.get(name, True),
         }
 
@@ -131,27 +136,37 @@ class Run:
 
     def head(self, index: int, head: int | None) -> bytes:
         """The exact weights of one head, or the mean of the heads for None: float32, (rows, columns)."""
-        weights = self._map(index)
+        weights = self.map(index)
         if head is not None and not 0 <= head < len(weights):
             raise OptionError(f"there is no head {head}; this layer has {len(weights)}, counted from 0")
         chosen = weights.double().mean(0) if head is None else weights[head]
-        return _float32(chosen)
+        return float32(chosen)
 
     def row(self, index: int, row: int) -> bytes:
         """The exact weights of one row in every head: float32, (heads, columns)."""
-        weights = self._map(index)
+        weights = self.map(index)
         if not 0 <= row < weights.shape[1]:
             raise OptionError(f"there is no row {row}; this map has {weights.shape[1]}, counted from 0")
-        return _float32(weights[:, row])
+        return float32(weights[:, row])
 
-    def _map(self, index: int) -> Tensor:
+    def diversity(self, index: int) -> dict[str, Any]:
+        """How different the heads of a map are; see `regard.attention.head_diversity`."""
+        found = head_diversity(self.map(index))
+        pairs = [[round(x, 4) for x in row] for row in found.pairs.tolist()]
+        return {
+            "divergence": found.divergence, "effectiveRank": found.effective_rank, "pairs": pairs
+        }  # fmt: skip
+
+    def map(self, index: int) -> Tensor:
+        """The weights of one map, (heads, rows, columns)."""
         if not 0 <= index < len(self.names):
             raise OptionError(f"there is no attention map {index}; this run has {len(self.names)}, from 0")
         assert self.maps is not None
         return self.maps[self.names[index]]
 
 
-def _float32(weights: Tensor) -> bytes:
+def float32(weights: Tensor) -> bytes:
+    """The values as little-endian float32."""
     return weights.float().contiguous().numpy().astype("<f4", copy=False).tobytes()
 
 
@@ -170,3 +185,16 @@ def _mean_entropy(weights: Tensor) -> Tensor:
     if not weights.shape[1]:
         return torch.zeros(len(weights))
     return torch.special.entr(weights.double()).sum(-1).mean(-1) / 0.6931471805599453
+
+
+def _mean_distance(weights: Tensor, kind: str) -> list[float]:
+    """Mean distance in tokens between query and key, by weight, of each head.
+
+    Of cross-attention it is the distance from the diagonal of the matrix, in source tokens.
+    """
+    _, rows, columns = weights.shape
+    scale = (columns - 1) / max(1, rows - 1) if kind == "cross" else 1.0
+    query, key = torch.arange(rows)[:, None] * scale, torch.arange(columns)
+    distance = (query - key).abs().to(weights)  # (rows, columns)
+    total = weights.sum((1, 2)).clamp(min=1e-12)
+    return [round(x, 4) for x in ((weights * distance).sum((1, 2)) / total).tolist()]

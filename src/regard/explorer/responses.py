@@ -1,0 +1,33 @@
+"""What the routes of the explorer share: bytes, indices of addresses, errors of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from fastapi import Response
+
+from regard.errors import RegardError
+from regard.serving.http_errors import SAFE_HEADERS, RequestError
+
+Result = TypeVar("Result")
+
+
+def binary(content: bytes) -> Response:
+    """A response with weights."""
+    return Response(content, 200, SAFE_HEADERS, "application/octet-stream")
+
+
+def number(text: str) -> int:
+    """An index of an address."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise RequestError(422, f"{text[:20]!r} is not an index; give an integer from 0")
+    return int(text)
+
+
+def checked(compute: Callable[[], Result]) -> Result:
+    """Return the result; an error about the input becomes a response with status 422."""
+    try:
+        return compute()
+    except RegardError as error:
+        raise RequestError(422, str(error)) from None

@@ -1,0 +1,153 @@
+"""The search of a translator or language model for one text, also from a forced prefix, and its tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.data.tokenizer import BOS, EOS, PAD, UNK
+from regard.decoding.batching import Job as SearchJob
+from regard.decoding.batching import progress_bar, search_all
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.limits import Limits
+from regard.decoding.search_trace import SearchTrace, TracedBeam
+from regard.decoding.strategy import Hypothesis
+from regard.errors import OptionError
+from regard.explorer.job import Job, check_tokens
+from regard.models.default import as_model
+from regard.models.language_model import LanguageModel
+from regard.models.target_language import add_target
+from regard.models.translator import Translator
+from regard.pipelines.generate import PromptEncoder
+from regard.pipelines.generate import start as start_prompts
+from regard.pipelines.translate import translate_tokens
+from regard.serving.http_errors import client_left
+
+GENERATED = 24  # tokens of a continuation by default
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        input_ids: the source with its end-of-sentence token; for a language model the prompt with the token
+            that it reads first.
+        hypotheses: best first, with their texts.
+    """
+
+    input_ids: list[int]
+    hypotheses: list[Hypothesis]
+
+
+def search(model: Translator | LanguageModel, job: Job, strategy: Beam | None = None) -> SearchResult:
+    """Translate or continue the text of a job; every hypothesis starts with `job.prefix`."""
+    strategy = Beam(job.beam) if strategy is None else strategy
+    find = _translate if isinstance(model, Translator) else _continue
+    result = find(model, job, strategy)
+    if not result.hypotheses:
+        raise client_left()
+    return result
+
+
+def check_prefix(prefix: Sequence[int], vocabulary: int, end: int = EOS) -> list[int]:
+    """Return the token ids; raise OptionError if one of them cannot be generated."""
+    for at, token in enumerate(prefix):
+        if not 0 <= token < vocabulary or token in (PAD, BOS):
+            raise OptionError(f"token {token} cannot be forced; choose one that the search shows")
+        if token == end and at < len(prefix) - 1:
+            raise OptionError("the end of the sentence can only be the last forced token")
+    return list(prefix)
+
+
+def _translate(model: Translator, job: Job, strategy: Beam) -> SearchResult:
+    as_model(model, "translate", job.to)  # checks the target language
+    prefix = check_prefix(job.prefix, len(model.target_tokenizer))
+    (text_read,) = add_target([job.text], model, job.to)
+    ids = model.source_tokenizer.encode(text_read)
+    check_tokens(len(ids))
+    if not ids:
+        raise OptionError("the tokenizer makes no token of this text; type another")
+    (hypotheses,) = translate_tokens(
+        model,
+        [ids],
+        strategy=strategy,
+        constraints=TokenConstraints(prefixes=[prefix]),
+        limits=Limits(workers=1),
+        cancelled=[job.cancelled],
+    )
+    for hypothesis in hypotheses:
+        hypothesis.text = model.target_tokenizer.decode(hypothesis.tokens)
+    return SearchResult([*ids, EOS], hypotheses)
+
+
+def _continue(model: LanguageModel, job: Job, strategy: Beam) -> SearchResult:
+    prompts = PromptEncoder(model, None)
+    prefix = check_prefix(job.prefix, len(prompts.tokenizer), prompts.end)
+    count = len(prompts.tokenizer.encode(job.text))
+    check_tokens(count)
+    longest = GENERATED + len(prefix)
+    if prompts.positions is not None:
+        longest = max(1, min(longest, prompts.positions - count - 1))
+    task = prompts.task(job.text, 0, longest)
+    if len(prefix) > longest:
+        raise OptionError(
+            f"{len(prefix)} tokens are forced, and the text has room for {longest}; force fewer"
+        )
+    task.prefix, task.cancelled = prefix, job.cancelled
+    work = SearchJob(
+        model, lambda batch: start_prompts(model, batch), strategy, TokenConstraints(), prompts.end
+    )
+    with progress_bar(False, 1, "generate", "texts") as bar:
+        search_all([task], work, Limits(workers=1), bar)
+    for hypothesis in task.hypotheses:
+        hypothesis.text = prompts.decode(task, hypothesis.tokens)
+    return SearchResult(task.input_ids, task.hypotheses)
+
+
+def search_tree(model: Any, job: Job, then: str = "") -> dict[str, Any]:
+    """Search a text and return the tree as JSON; `then` is text that is forced after the prefix."""
+    if not isinstance(model, Translator | LanguageModel):
+        raise OptionError("this model generates no text, so there is no search")
+    job = replace(job, prefix=(*job.prefix, *_spell(model.target_tokenizer, then)))
+    strategy = TracedBeam(job.beam, pruned=max(job.beam, 4))
+    result = search(model, job, strategy)
+    trace, tokenizer = strategy.trace, model.target_tokenizer
+    names = tokenizer.tokens([max(0, node.token) for node in trace.nodes])
+    return {
+        "beam": job.beam,
+        "prefix": list(job.prefix),
+        "nodes": [
+            {
+                "parent": node.parent,
+                "id": node.token,
+                "token": name,
+                "step": node.step,
+                "logP": node.log_p,
+                "score": node.score,
+                "rank": node.rank,
+                "status": node.status,
+            }
+            for node, name in zip(trace.nodes, names, strict=True)
+        ],
+        "hypotheses": [_describe(hypothesis, trace) for hypothesis in result.hypotheses],
+    }
+
+
+def _describe(hypothesis: Hypothesis, trace: SearchTrace) -> dict[str, Any]:
+    return {
+        "text": hypothesis.text,
+        "logP": hypothesis.log_p,
+        "score": hypothesis.score,
+        "ended": hypothesis.ended,
+        "nodes": trace.find(hypothesis),
+    }
+
+
+def _spell(tokenizer: Any, text: str) -> list[int]:
+    tokens = tokenizer.encode(text) if text.strip() else []
+    if UNK in tokens:
+        raise OptionError(f"{text.strip()[:40]!r} is not in the vocabulary of this model; force another word")
+    return tokens

@@ -1,0 +1,197 @@
+"""How far the attention of one run explains one of its outputs: figures, and one sentence on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.tokenizer import BOS
+from regard.errors import OptionError
+from regard.evaluation.explanation.explained_models import (
+    ExplainedInput,
+    ExplainedModel,
+    ExplainedTagger,
+    explained_model,
+)
+from regard.evaluation.explanation.measures import FIGURES, MEASURES, TITLES, MeasureOptions
+from regard.evaluation.explanation.probe import Probe
+from regard.explorer.run import Run
+from regard.models.tagger import Tagger
+from regard.serving.http_errors import client_left
+
+MAX_TOKENS = 128  # of a text: leave-one-out runs the model once for each
+MEASURED = ("correlation", "uniform", "permuted", "erasure")
+OPTIONS = MeasureOptions(permutations=50)
+NO_DISTRIBUTION = (
+    "An embedder returns a vector and chooses nothing, so there is no decision that attention could explain: "
+    "these figures compare probabilities of a decision."
+)
+HARDLY, MOSTLY = 0.1, 0.5  # total variation
+MARGIN = 0.02  # of probability, by which attention must beat a random order
+Cancelled = Callable[[], bool]
+
+
+class OneWord(ExplainedTagger):
+    """A tagger that explains the tag of a given word."""
+
+    word = 0
+
+    def _draw_word(self, ids: Tensor, lengths: Tensor, words: int, draw: torch.Generator) -> int:
+        if not 0 <= self.word < words:
+            raise OptionError(f"there is no word {self.word}; the text has {words}, counted from 0")
+        return self.word
+
+
+def trust(
+    model: Any, run: Run, row: int | None, attention: str | None, cancelled: Cancelled
+) -> dict[str, Any]:
+    """Return the figures for one output of a run as JSON, or the reason why there are none.
+
+    Args:
+        row: the output: a token of a translation or continuation, a word of a tagger; None: the first.
+        attention: the name of the attention that is the explanation; None: the default of `faithfulness`.
+    """
+    if run.task == "embed":
+        return {"reason": NO_DISTRIBUTION}
+    if run.maps is None:
+        return {"reason": "This model has no attention that could explain its output."}
+    if len(run.maps.source or run.maps.inputs) > MAX_TOKENS:
+        return {"reason": f"The figures run the model once for each token; shorten the text to {MAX_TOKENS}."}
+    if attention is not None and attention not in run.maps:
+        raise OptionError(f"there is no attention {attention!r} in this run")
+    try:
+        probe, chosen = _probe(model, run, row, attention)
+    except OptionError as error:
+        return {"reason": f"There are no figures: {error}."}
+    figures: dict[str, float] = {}
+    scores: dict[str, list[float]] = {"attention": probe.attention.tolist()}
+    for name in MEASURED:
+        if cancelled():
+            raise client_left()
+        measured = MEASURES[name](probe, OPTIONS)
+        figures |= measured.figures
+        scores |= measured.scores
+    prediction = probe.explained.class_name(probe.predicted)
+    return {
+        "row": chosen,
+        "attention": list(probe.weights),
+        "prediction": prediction,
+        "probability": float(probe.distribution[probe.predicted]),
+        "tokens": probe.tokens,
+        "scores": {name: scores[name] for name in ("attention", "gradient", "leave_one_out")},
+        "figures": readings(figures, probe.count, prediction),
+    }
+
+
+def _probe(model: Any, run: Run, row: int | None, attention: str | None) -> tuple[Probe, int]:
+    """The probe of the explained output, and the index of that output."""
+    if isinstance(model, Tagger):
+        tagger = OneWord(model)
+        tags = run.output["tags"]
+        tagger.word = next((i for i, tag in enumerate(tags) if tag != "O"), 0) if row is None else row
+        return Probe(tagger, " ".join(run.output["words"]), attention=attention), tagger.word
+    explained = explained_model(model)
+    if "target" not in run.private:
+        return Probe(explained, run.text, attention=attention), 0
+    chosen = run.private.get("prompt", 0) if row is None else row
+    target = run.private["target"]
+    if not 0 <= chosen < len(target):
+        raise OptionError(f"there is no token {chosen}; the output has {len(target)}, counted from 0")
+    given = _given(run, explained, chosen)
+    probe = Probe(explained, run.text, attention=attention, given=given)
+    probe.predicted = target[
+        chosen
+    ]  # a beam or a forced prefix may choose another than the most likely token
+    return probe, chosen
+
+
+def _given(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput:
+    """The input of the step that generates token `row`."""
+    target, source = run.private["target"], run.private["source"]
+    tokenizer: Any = explained.model.target_tokenizer if source is None else explained.model.source_tokenizer
+    if source is not None:
+        features = list(range(len(source) - 1))  # without the end-of-sentence token
+        tokens = tokenizer.tokens(source[:-1])
+        return ExplainedInput(source, tokens, features, features, row=-1, prefix=[BOS, *target[:row]])
+    if row == 0:
+        raise OptionError("the first token has no tokens before it; choose a later one")
+    features = [at + 1 for at in range(row)]
+    ids = [run.private["first"], *target[:row]]
+    return ExplainedInput(ids, tokenizer.tokens(target[:row]), features, features, row=-1)
+
+
+def readings(figures: dict[str, float], count: int, prediction: str) -> list[dict[str, Any]]:
+    """Title, value and one sentence for each figure, of a text of `count` tokens."""
+    chosen = {
+        "tau_gradient": _read_tau(figures["tau_gradient"], "gradient", count),
+        "tau_leave_one_out": _read_tau(figures["tau_leave_one_out"], "leave_one_out", count),
+        "change_uniform": _read_change(figures["change_uniform"], "equal attention to all tokens"),
+        "change_permuted": _read_change(figures["change_permuted"], "the weights in random order"),
+        "comprehensiveness": _read_removal(figures, prediction),
+        "sufficiency": _read_kept(figures, prediction),
+    }
+    return [
+        {
+            "name": name,
+            "title": FIGURES[name].title,
+            "value": None if math.isnan(figures[name]) else figures[name],
+            "scale": FIGURES[name].scale,
+            "reading": sentence,
+        }
+        for name, sentence in chosen.items()
+    ]
+
+
+def chance(count: int) -> float:
+    """The |τ| that two unrelated rankings of `count` tokens exceed in 5 % of cases (normal approximation).
+
+    The variance of Kendall's τ under independence is 2(2n + 5) / 9n(n − 1).
+    """
+    return min(1.0, 1.96 * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1))))
+
+
+def _read_tau(value: float, other: str, count: int) -> str:
+    title = TITLES[other]
+    if math.isnan(value):
+        return "Not defined: all scores are equal, or there is one token."
+    limit = chance(count)
+    if abs(value) <= limit:
+        return (
+            f"Attention and {title} order the {count} tokens no more alike than chance (within ±{limit:.2f})."
+        )
+    which = "also count more" if value > 0 else "count less"
+    return f"Tokens with more attention {which} by {title}; chance stays within ±{limit:.2f}."
+
+
+def _read_change(value: float, how: str) -> str:
+    if value < HARDLY:
+        return f"With {how} the output hardly changes: it does not depend on these weights."
+    if value < MOSTLY:
+        return f"With {how} the output changes in part: it depends somewhat on these weights."
+    return f"With {how} the output changes mostly: it depends on these weights."
+
+
+def _read_removal(figures: dict[str, float], prediction: str) -> str:
+    value, random = figures["comprehensiveness"], figures["comprehensiveness_random"]
+    if math.isnan(value) or math.isnan(random):
+        return "Not defined: nothing of the text is left without its tokens."
+    found = "attention finds tokens that count" if value > random + MARGIN else "attention finds none"
+    return (
+        f"Without the tokens of most attention the probability of “{prediction}” falls by {value:.2f}, "
+        f"without random ones by {random:.2f}: {found}."
+    )
+
+
+def _read_kept(figures: dict[str, float], prediction: str) -> str:
+    value, random = figures["sufficiency"], figures["sufficiency_random"]
+    if math.isnan(value) or math.isnan(random):
+        return "Not defined: nothing of the text is left."
+    found = "they say more than others" if value < random - MARGIN else "they say no more than others"
+    return (
+        f"With the tokens of most attention alone the probability of “{prediction}” falls by {value:.2f}, "
+        f"with random ones alone by {random:.2f}: {found}."
+    )

@@ -1,0 +1,106 @@
+"""The routes of single views: the search tree, trust, stages of attention, differences of heads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import Field
+
+from regard.explorer.job import MAX_TOKENS, Job
+from regard.explorer.responses import binary, checked, number
+from regard.serving.http_errors import RequestError, json_response
+from regard.serving.requests import Body, parse
+from regard.serving.waiting import read_body
+
+if TYPE_CHECKING:
+    from regard.explorer.routes import Explorer
+
+API = "/explore/api"
+MAX_BEAM = 8
+
+
+class SearchRequest(Body):
+    """A text whose search is recorded."""
+
+    text: str = Field(description="The text.")
+    to: str | None = Field(None, max_length=20, description="Target language of a multilingual translator.")
+    beam: int = Field(1, ge=1, le=MAX_BEAM, description="Beam size; 1 is greedy search.")
+    prefix: tuple[int, ...] = Field(
+        (), max_length=MAX_TOKENS, description="Token ids the output starts with."
+    )
+    then: str = Field("", max_length=200, description="Text that is forced after the prefix.")
+    model: int = Field(0, ge=0, lt=100, description="Index of the model.")
+
+
+class TrustRequest(Body):
+    """An output whose attention is examined."""
+
+    run: str = Field(max_length=40, description="The run.")
+    row: int | None = Field(
+        None, ge=0, lt=10_000, description="The output token or word; default: the first."
+    )
+    attention: str | None = Field(None, max_length=200, description="The map; default: the last layer.")
+
+
+def add_view_routes(app: FastAPI, explorer: Explorer) -> None:
+    """Add the routes to an application."""
+    _add_search(app, explorer)
+    _add_parts(app, explorer)
+
+
+def _add_search(app: FastAPI, explorer: Explorer) -> None:
+    @app.post(f"{API}/search", include_in_schema=False)
+    async def search(request: Request) -> Response:
+        limits = explorer.service.limits
+        body = parse(SearchRequest, await read_body(request, limits), limits)
+        explored = _able(explorer.model(body.model), "search_tree")
+        if not body.text.strip():
+            raise RequestError(422, "there is no text; type some")
+        tree = await explorer.in_thread(
+            request,
+            lambda cancelled: explored.search_tree(
+                Job(body.text, body.to, body.beam, cancelled=cancelled, prefix=body.prefix), body.then
+            ),
+        )
+        return _json(tree)
+
+    @app.post(f"{API}/trust", include_in_schema=False)
+    async def trust(request: Request) -> Response:
+        limits = explorer.service.limits
+        body = parse(TrustRequest, await read_body(request, limits), limits)
+        run = explorer.store.get(body.run)
+        explored = _able(explorer.model(run.model), "trust")
+        return _json(
+            await explorer.in_thread(
+                request, lambda cancelled: explored.trust(run, body.row, body.attention, cancelled)
+            )
+        )
+
+
+def _add_parts(app: FastAPI, explorer: Explorer) -> None:
+    part = f"{API}/runs/{{identity}}/maps/{{index}}"
+
+    @app.get(f"{part}/diversity", include_in_schema=False)
+    async def diversity(identity: str, index: str) -> Response:
+        run, at = explorer.store.get(identity), number(index)
+        return _json(await asyncio.to_thread(lambda: checked(lambda: run.diversity(at))))
+
+    @app.get(f"{part}/heads/{{head}}/stages/{{stage}}", include_in_schema=False)
+    async def stage(request: Request, identity: str, index: str, head: str, stage: str) -> Response:
+        run, at, which = explorer.store.get(identity), number(index), number(head)
+        explored = _able(explorer.model(run.model), "stage")
+        return binary(await explorer.in_thread(request, lambda _: explored.stage(run, at, which, stage)))
+
+
+def _able(explored: Any, method: str) -> Any:
+    """The model, if it can do this; a Hugging Face model cannot do everything."""
+    if hasattr(explored, method):
+        return explored
+    raise RequestError(422, "this view is for regard's own models")
+
+
+def _json(content: Any) -> Response:
+    return json_response(json.dumps(content, ensure_ascii=False))
