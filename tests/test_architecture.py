@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import regard
@@ -31,6 +32,15 @@ def test_every_folder_has_five_questions():
         path.parent.name: questions.count(f"| `{path.parent.name}/") for path in PACKAGE.glob("*/__init__.py")
     }
     assert {folder: count for folder, count in counts.items() if count < 5} == {}
+
+
+def test_no_two_modules_share_a_name():
+    names = Counter(
+        module.name
+        for module in PACKAGE.rglob("*.py")
+        if module.name not in ("__init__.py", "__main__.py") and module.parent.name != "cli"
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():

@@ -1,6 +1,6 @@
 """`regard.draw`: every kind of model and recipe as a graph with the right edges, legible as SVG.
 
-Covers drawing.py, graph.py, encoders.py, decoders.py, models.py, interaction_models.py, cli/draw.py.
+Covers drawing.py, graph.py, encoders.py, decoders.py, model_drawings.py, interaction_models.py, cli/draw.py.
 """
 
 import re

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from regard.explorer.routes import Explorer
+from regard.explorer.explorer_routes import Explorer
 from regard.serving.generation_service import GenerationService
 from tests.explorer import toy
 from tests.serving.server import running

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlencode
 
-from regard.explorer.routes import Explorer
+from regard.explorer.explorer_routes import Explorer
 from regard.models.folder import load
 from regard.serving.generation_service import GenerationService
 from tests.explorer import toy

@@ -10,7 +10,7 @@ from regard.decoding.attention_weights import attention_maps
 from regard.errors import OptionError
 from regard.explorer.attention_changes import AttentionChange, as_edits
 from regard.explorer.explored_model import ExploredModel
-from regard.explorer.job import MAX_TOKENS, Job
+from regard.explorer.run_job import MAX_TOKENS, Job
 from regard.models.folder import load
 from regard.pipelines.classify import classify
 from regard.serving.http_errors import RequestError

@@ -17,7 +17,7 @@ from regard.attention import Uniform, Zero
 from regard.errors import OptionError
 from regard.explorer.attention_changes import AttentionChange, as_edits
 from regard.explorer.huggingface_model import HuggingFaceModel
-from regard.explorer.job import Job
+from regard.explorer.run_job import Job
 from regard.serving.http_errors import RequestError
 from tests.explorer import huggingface_folders as folders
 

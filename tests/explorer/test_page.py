@@ -22,7 +22,7 @@ from regard.attention import (
     Sparsemax,
     Window,
 )
-from regard.explorer.routes import Explorer
+from regard.explorer.explorer_routes import Explorer
 from regard.models.folder import load
 from regard.pipelines.token_words import Words, word_weights
 from regard.serving.request_limits import RequestLimits

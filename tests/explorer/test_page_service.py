@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from regard.explorer.explorer_routes import Explorer
 from regard.explorer.page_service import HINT, NoModel, PageService
-from regard.explorer.routes import Explorer
 from regard.serving.generation_service import GenerationService
 from tests.explorer.toy import type_text, until
 from tests.serving.server import running

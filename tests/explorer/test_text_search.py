@@ -1,4 +1,4 @@
-"""Tests of text_search.py and job.py: a search from a forced prefix, and its tree."""
+"""Tests of text_search.py and run_job.py: a search from a forced prefix, and its tree."""
 
 import math
 
@@ -9,7 +9,7 @@ import regard
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import OptionError
 from regard.explorer.explored_model import ExploredModel
-from regard.explorer.job import Job
+from regard.explorer.run_job import Job
 from regard.explorer.text_search import search_tree
 from tests.serving.server import write_model
 

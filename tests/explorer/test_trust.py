@@ -9,7 +9,7 @@ from regard.evaluation.explanation.explained_models import explained_model
 from regard.evaluation.explanation.measures import MEASURES
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.explored_model import ExploredModel
-from regard.explorer.job import Job
+from regard.explorer.run_job import Job
 from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS, chance, readings
 from regard.models.folder import load
 from tests.decoding import model_folders

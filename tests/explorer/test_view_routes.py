@@ -1,4 +1,4 @@
-"""Tests of view_routes.py and responses.py: search, trust, stages and diversity over HTTP, two models."""
+"""Tests of view_routes.py and route_helpers.py: search, trust, stages and diversity over HTTP, two models."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 
 from regard.errors import OptionError
 from regard.explorer.explored_model import ExploredModel
-from regard.explorer.routes import Explorer
+from regard.explorer.explorer_routes import Explorer
 from regard.models.folder import load
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits

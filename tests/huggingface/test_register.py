@@ -1,6 +1,6 @@
 """`register`: variants, layers, 4-D masks, and what is refused.
 
-Covers variants.py, changes.py, interface.py and models.py; test_masks.py covers masks.py.
+Covers variants.py, changes.py, interface.py and model_checks.py; test_masks.py covers masks.py.
 """
 
 import copy

@@ -57,7 +57,7 @@ def command(
         regard explore --hf minilm
     """
     from regard.cli.jobs import report
-    from regard.explorer.routes import Explorer
+    from regard.explorer.explorer_routes import Explorer
     from regard.serving import auth, server
 
     sock = server.bind("127.0.0.1", port)  # before loading: a taken port is reported at once

@@ -157,7 +157,7 @@ def command(
 def _add_explorer(service: Service) -> None:
     """Add the explorer's routes. Its page asks for the token, which browsers do not send by themselves."""
     from regard.errors import OptionError
-    from regard.explorer.routes import Explorer
+    from regard.explorer.explorer_routes import Explorer
     from regard.serving.search_service import SearchService
 
     if isinstance(service, SearchService):

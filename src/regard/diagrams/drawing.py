@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from regard.arguments import integer, quoted, string_list
-from regard.diagrams import models
+from regard.diagrams import model_drawings
 from regard.diagrams.graph import Graph
 from regard.errors import OptionError
 from regard.models.classifier import Classifier
@@ -26,11 +26,11 @@ MOST_STEPS = 12
 VOCABULARY = 2000  # entries of the model that a recipe is drawn as; nothing of it is drawn
 
 DRAWINGS: dict[type, Callable[[Any, int], Graph]] = {
-    Translator: models.translator,
-    LanguageModel: models.language_model,
-    Classifier: models.classifier,
-    Tagger: models.tagger,
-    Embedder: models.embedder,
+    Translator: model_drawings.translator,
+    LanguageModel: model_drawings.language_model,
+    Classifier: model_drawings.classifier,
+    Tagger: model_drawings.tagger,
+    Embedder: model_drawings.embedder,
 }
 
 

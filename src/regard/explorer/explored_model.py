@@ -19,8 +19,8 @@ from regard.data.tokenizer import BOS, EOS
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, kind_of
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
-from regard.explorer.job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.run import Run, Side, float32
+from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.text_search import SearchResult, search, search_tree
 from regard.explorer.trust import Cancelled, trust
 from regard.models.autoregressive import log_probabilities

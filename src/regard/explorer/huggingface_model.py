@@ -25,8 +25,8 @@ from regard.errors import OptionError
 from regard.explorer.explored_model import EXAMPLES, MAX_BEAM, TASK_EXAMPLES
 from regard.explorer.huggingface_folder import load_folder
 from regard.explorer.huggingface_tokens import TokenNames
-from regard.explorer.job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.run import Run, Side
+from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.text_search import GENERATED
 from regard.huggingface.interface import CROSS_NAMES
 from regard.serving.http_errors import client_left

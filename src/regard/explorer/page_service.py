@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from regard.explorer.job import Job
 from regard.explorer.run import Run
+from regard.explorer.run_job import Job
 from regard.serving.http_errors import RequestError
 from regard.serving.request_limits import RequestLimits
 from regard.serving.service import Cancelled, Service

@@ -15,7 +15,7 @@ from regard.decoding.limits import Limits
 from regard.decoding.search_trace import SearchTrace, TracedBeam
 from regard.decoding.strategy import Hypothesis
 from regard.errors import OptionError
-from regard.explorer.job import Job, check_tokens
+from regard.explorer.run_job import Job, check_tokens
 from regard.models.default import as_model
 from regard.models.language_model import LanguageModel
 from regard.models.target_language import add_target

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
 
-from regard.explorer.job import MAX_TOKENS, Job
-from regard.explorer.responses import binary, checked, number
+from regard.explorer.route_helpers import binary, checked, number
+from regard.explorer.run_job import MAX_TOKENS, Job
 from regard.serving.http_errors import RequestError, json_response
 from regard.serving.requests import Body, parse
 from regard.serving.waiting import read_body
 
 if TYPE_CHECKING:
-    from regard.explorer.routes import Explorer
+    from regard.explorer.explorer_routes import Explorer
 
 API = "/explore/api"
 MAX_BEAM = 8

@@ -30,7 +30,7 @@ from regard.attention.watching import Recorded, watch
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, uses_distances, uses_key_indices
 from regard.huggingface.masks import ModelMask
-from regard.huggingface.models import on_first_use, path_of
+from regard.huggingface.model_checks import on_first_use, path_of
 
 # Keywords that models pass to every attention function and that do not affect the result: bookkeeping, hints
 # to flash attention (deterministic, max_length_*), what the mask contains already (sliding_window), and what

@@ -45,19 +45,19 @@ def register(
 
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    from regard.huggingface import models
+    from regard.huggingface import model_checks
     from regard.huggingface.interface import make_attention
     from regard.huggingface.masks import make_mask
 
-    for model in models.models_using(name):
+    for model in model_checks.models_using(name):
         try:
             changes.check(model)
         except OptionError as error:
             raise OptionError(
                 f"{error}; this model is in memory and uses {name!r}: choose another name, or switch it first"
             ) from None
-    models.REGISTERED[name] = changes
-    models.patch_transformers()
+    model_checks.REGISTERED[name] = changes
+    model_checks.patch_transformers()
     AttentionInterface.register(name, make_attention(name, changes))
     AttentionMaskInterface.register(name, make_mask)
     return name

@@ -1,4 +1,4 @@
-"""What the routes of the explorer share: bytes, indices of addresses, errors of the input."""
+"""Helpers of the explorer's routes: binary responses, indices in URLs, input errors as status 422."""
 
 from __future__ import annotations
 

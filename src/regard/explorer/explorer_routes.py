@@ -18,10 +18,10 @@ from pydantic import Field
 from regard.errors import OptionError, RegardError
 from regard.explorer.attention_changes import AttentionChange, as_edits
 from regard.explorer.explored_model import MAX_BEAM, ExploredModel
-from regard.explorer.job import MAX_TOKENS, Job
 from regard.explorer.page_service import Explored, PageService
-from regard.explorer.responses import Result, binary, checked, number
+from regard.explorer.route_helpers import Result, binary, checked, number
 from regard.explorer.run import Run
+from regard.explorer.run_job import MAX_TOKENS, Job
 from regard.explorer.run_store import RunStore
 from regard.explorer.view_routes import add_view_routes
 from regard.serving.http_errors import SAFE_HEADERS, RequestError, json_response

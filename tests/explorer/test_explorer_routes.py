@@ -1,4 +1,4 @@
-"""Tests of routes.py: the page's files, runs over HTTP, errors."""
+"""Tests of explorer_routes.py: the page's files, runs over HTTP, errors."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.explorer.routes import POLICY, Explorer
+from regard.explorer.explorer_routes import POLICY, Explorer
 from regard.explorer.run_store import RunStore
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
@@ -55,7 +55,7 @@ def test_the_files_come_with_a_strict_policy(client, explorer):
     assert client.get("/explore/app.js")[1]["content-type"] == "text/javascript; charset=utf-8"
     assert client.get("/explore")[0] == 307
     assert client.get("/explore/other.js")[0] == 404
-    assert client.get("/explore/..%2froutes.py")[0] == 404
+    assert client.get("/explore/..%2fexplorer_routes.py")[0] == 404
 
 
 def test_other_routes_work_beside_it(client):
