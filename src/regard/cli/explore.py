@@ -52,7 +52,7 @@ def command(
 
         regard explore runs/sst2 --port 0 --no-browser
 
-        regard explore runs/small runs/large
+        regard explore runs/small runs/small-student
 
         regard explore --hf minilm
     """

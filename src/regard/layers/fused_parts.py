@@ -5,7 +5,7 @@ defines the result. UNMEASURED parts pass their tests in Triton's interpreter bu
 GPU, so they are off. Turn parts on by name, for a benchmark or a trial run:
 
     with use_parts("residual", "loss"): ...
-    REGARD_FUSED=residual,loss regard train transformer-base
+    `REGARD_FUSED=residual,loss regard train transformer-base`
 """
 
 from __future__ import annotations
