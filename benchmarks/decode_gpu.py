@@ -136,6 +136,9 @@ def systems(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> It
     """Build the systems one after the other, so that only one holds memory."""
     if "regard" in options.systems:
         yield Regard("regard", engine(build_translator(sizes, options.device), dtype), sizes.words)
+    if "fused" in options.systems:
+        model = build_translator(sizes, options.device)
+        yield Regard("regard, fused kernels", engine(model, dtype, fused=True), sizes.words)
     if "eager" in options.systems:
         yield Regard(
             "regard, steps not recorded",
@@ -189,7 +192,7 @@ def check(options: argparse.Namespace, sizes: Sizes) -> str:
     model, count = build_translator(sizes, options.device), min(64, max(options.sentences))
     sources = random_sources(sizes, count, seed=2)
     sentences = [source[: 1 + i % sizes.words] for i, source in enumerate(sources)]  # of all lengths
-    cuda_engine, lines = engine(model, torch.float32), []
+    cuda_engine, lines = engine(model, torch.float32, fused=options.fused), []
     for beam in options.beams:
         expected = translate_tokens(
             model, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
@@ -210,7 +213,8 @@ def check(options: argparse.Namespace, sizes: Sizes) -> str:
 
 def print_profile(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> None:
     """Print where the time of one search goes, for each beam."""
-    system = Regard("regard", engine(build_translator(sizes, options.device), dtype), sizes.words)
+    model = build_translator(sizes, options.device)
+    system = Regard("regard", engine(model, dtype, fused=options.fused), sizes.words)
     sources = random_sources(sizes, options.sentences[0], seed=1)
     for beam in options.beams:
         for _ in range(2):  # warm-up: the second search replays captured graphs
@@ -236,9 +240,9 @@ def main() -> None:
     parser.add_argument(
         "--systems",
         nargs="+",
-        choices=["regard", "eager", "torch", "marian"],
+        choices=["regard", "fused", "eager", "torch", "marian"],
         default=["regard", "marian"],
-        help="regard's engine, the engine without CUDA graphs, torch model, HF Marian",
+        help="regard's engine, with its fused kernels on, without CUDA graphs; torch model; HF Marian",
     )
     parser.add_argument("--warm", type=int, default=2, help="warm-up runs (default 2)")
     parser.add_argument("--times", type=int, default=5, help="timed runs (default 5)")
@@ -249,6 +253,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.sentences, options.times, options.warm = [8, 16], 2, 1
+    options.fused = True if "fused" in options.systems else None  # of the check and the profile
     sizes = QUICK if options.quick else Sizes()
     dtype = getattr(torch, options.precision)
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device

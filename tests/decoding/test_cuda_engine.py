@@ -1,7 +1,7 @@
 """Tests of engine/cuda: the CUDA engine equals the torch model; in float64 without a GPU, marked `cuda` with
 one.
 
-Covers buffers.py, device_beam.py, graphs.py, packed_weights.py, step_attention.py.
+Covers buffers.py, device_beam.py, graphs.py, packed_weights.py.
 """
 
 import copy
@@ -21,8 +21,9 @@ from regard.decoding.engine import fast
 from regard.decoding.engine.cuda import buffers as boards_module
 from regard.decoding.engine.cuda import engine, on_cuda
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
-from regard.decoding.engine.cuda.device_beam import Backpointers, beam_step, top
+from regard.decoding.engine.cuda.device_beam import Backpointers, beam_step
 from regard.decoding.engine.cuda.graphs import StepRunner
+from regard.decoding.engine.cuda.step_operations import top
 from regard.decoding.engine.layout import Unsupported
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
@@ -572,11 +573,12 @@ def test_threads_share_an_engine_on_a_gpu():
 
 @pytest.mark.cuda
 @needs_cuda
+@pytest.mark.parametrize("fused", [False, True], ids=["torch", "fused"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name):
+def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, fused):
     model = small(**VARIANTS[name]).float()
     exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
-    writer = fast(model.cuda())
+    writer = engine(model.cuda(), fused=fused)
     outputs = [translate_tokens(writer, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
     margin = [texts[0].score - texts[1].score for texts in exact]
     differ, tied = near_ties([t[0].tokens for t in outputs], [t[0].tokens for t in exact], margin)
@@ -586,8 +588,9 @@ def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name):
 
 @pytest.mark.cuda
 @needs_cuda
-def test_bfloat16_on_a_gpu_is_close_to_float64():
+@pytest.mark.parametrize("fused", [False, True], ids=["torch", "fused"])
+def test_bfloat16_on_a_gpu_is_close_to_float64(fused):
     model = small()
-    writer = fast(copy.deepcopy(model).float().cuda(), "bfloat16")
+    writer = engine(copy.deepcopy(model).float().cuda(), torch.bfloat16, fused=fused)
     for _ in range(3):
         assert_near(writer, model)

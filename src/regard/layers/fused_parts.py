@@ -1,6 +1,6 @@
-"""Which fused GPU parts of a training step run: the residual sums, the loss, gradient clipping.
+"""Which fused GPU parts run: the residual sums, loss and gradient clipping of training; steps of decoding.
 
-A part runs on a GPU if it is in ENABLED and can do what is asked; otherwise the plain torch path runs, which
+A part runs on a GPU if it is enabled and can do what is asked; otherwise the plain torch path runs, which
 defines the result. UNMEASURED parts pass their tests in Triton's interpreter but have not been timed on a
 GPU, so they are off. Turn parts on by name, for a benchmark or a trial run:
 
@@ -16,8 +16,9 @@ from contextlib import contextmanager
 
 from regard.errors import OptionError
 
-PARTS = ("residual", "loss", "clip")
-UNMEASURED = ("residual", "loss", "clip")  # remove a part once benchmarks/gpu/train_step.py shows a gain
+PARTS = ("residual", "loss", "clip", "decoding")
+# Remove a part once benchmarks.train_gpu or benchmarks.decode_gpu shows a gain.
+UNMEASURED = ("residual", "loss", "clip", "decoding")
 VARIABLE = "REGARD_FUSED"
 
 _forced: list[frozenset[str]] = []  # of the use_parts contexts that are open

@@ -26,10 +26,10 @@ Sublayer = tuple[Residual, Callable[[Tensor], Tensor]]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def can_fuse(x: Tensor, residuals: list[Residual], final: nn.Module) -> bool:
+def can_fuse(x: Tensor, residuals: list[Residual], final: nn.Module, *, min_rows: int = MIN_ROWS) -> bool:
     """True if the fused kernels can run these residual connections and the final norm on x (..., dim)."""
     rows, dim = x.numel() // max(1, x.shape[-1]), x.shape[-1]
-    if rows < MIN_ROWS or dim > MAX_DIM or x.dtype not in DTYPES or not is_installed():
+    if rows < min_rows or dim > MAX_DIM or x.dtype not in DTYPES or not is_installed():
         return False
     if tracer(x) is not None or not all(_is_supported(residual, dim) for residual in residuals):
         return False

@@ -87,6 +87,11 @@ class Buffers:
         self.cross[:, :, :rows, :, :length].copy_(memory.cross)
         self.source_mask[:rows, :, :, :length].copy_(memory.source_mask)
 
+    def note_writers(self) -> None:
+        """Note in `past` that each row writes the token at `position` itself."""
+        writers = self.slots[:, None].expand(len(self.past), -1, 1)
+        self.past.index_copy_(2, self.position, writers)
+
     def copy_from(self, other: Buffers, rows: Tensor, position: int) -> None:
         """Copy the first `position` tokens of sentences `rows` of `other`, which may be these buffers."""
         n, width, source = len(rows), other.size.width, other.size.source

@@ -5,7 +5,9 @@ Plain beam search (no diverse groups) runs on the device, see `device_beam`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,15 +15,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.intervening import refuse_engine
+from regard.attention.kernels.triton import is_installed
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, Memory, bucket
-from regard.decoding.engine.cuda.device_beam import search, top
+from regard.decoding.engine.cuda.device_beam import search
 from regard.decoding.engine.cuda.graphs import Graphs, Runner, run_eagerly
 from regard.decoding.engine.cuda.packed_weights import Readout, Weights, fuse, score_dtype
-from regard.decoding.engine.cuda.step_attention import any_mask_kernel, attend_rows
+from regard.decoding.engine.cuda.step_operations import FusedOperations, TorchOperations
 from regard.decoding.engine.layout import layer_shape
 from regard.decoding.strategy import SearchTask
+from regard.layers.fused_parts import is_enabled
 
 FIRST_LENGTH = 64  # target tokens that the first buffers have room for
 
@@ -75,9 +79,11 @@ class CudaDecoderState:
         self.engine.pool.release(old)
 
 
-def engine(model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> CudaEngine:
+def engine(
+    model: Any, dtype: torch.dtype | None = None, run: Runner | None = None, fused: bool | None = None
+) -> CudaEngine:
     """Return a `CudaTranslator` for a translator, a `CudaEngine` for a language model."""
-    return (CudaTranslator if hasattr(model, "encoder") else CudaEngine)(model, dtype, run)
+    return (CudaTranslator if hasattr(model, "encoder") else CudaEngine)(model, dtype, run, fused)
 
 
 class CudaEngine:
@@ -86,13 +92,20 @@ class CudaEngine:
     joins = False  # all sentences of a batch have the same position, so none can join later
     training = False
 
-    def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        dtype: torch.dtype | None = None,
+        run: Runner | None = None,
+        fused: bool | None = None,
+    ) -> None:
         """Pack the weights of a model.
 
         Args:
             model: a translator or language model.
             dtype: of weights and activations; by default that of the model.
             run: how to run a step; by default as a CUDA graph on a GPU, eagerly elsewhere.
+            fused: use our Triton kernels; by default on a GPU where they are enabled (layers/fused_parts.py).
         """
         self.layer_shape, self.model = layer_shape(model), model
         self.dtype, self.device = dtype or model.target.table.weight.dtype, model.device
@@ -102,14 +115,19 @@ class CudaEngine:
         self.vocab, self.scale = model.output.projection.out_features, model.target.scale
         self.target = model.target.table.weight.detach().to(self.dtype)
         self.score_dtype = score_dtype(self.dtype)
+        self.fused = self._can_fuse() if fused is None else fused
         with torch.no_grad():
             self.readout = Readout(model.output.projection, self.dtype)
-            self.decoder = Weights(model.decoder, self.layer_shape, self.dtype)
-        self._visible, self._masked = (
-            torch.full((), x, dtype=self.score_dtype, device=self.device) for x in (0.0, -torch.inf)
-        )
+            self.decoder = Weights(model.decoder, self.layer_shape, self.dtype, self.fused)
+        plain = TorchOperations(self.device, self.score_dtype)
+        self.operations = FusedOperations() if self.fused else plain
+        self._visible, self._masked = plain.visible, plain.masked
         self._run = run or (Graphs(self.device) if self.device.type == "cuda" else run_eagerly)
         self.pool = BufferPool(self.device)
+
+    def _can_fuse(self) -> bool:
+        on_gpu = self.device.type == "cuda" and self.dtype in FusedOperations.DTYPES
+        return on_gpu and is_installed() and is_enabled("decoding")
 
     def start(self, memory: Memory | None, first: Tensor) -> CudaDecoderState:
         refuse_engine(self, self.model)
@@ -162,52 +180,31 @@ class CudaEngine:
 
     def _features(self, buffers: Buffers, length: int) -> Tensor:
         """Return the features of the next token, (rows, dim); only the first `length` positions are read."""
-        groups, width = buffers.size[:2]
-        shape = (groups, width, -1, self.layer_shape.heads, self.layer_shape.head_dim)
         x = torch.add(
             buffers.positions.index_select(0, buffers.position),
             F.embedding(buffers.tokens.flatten(), self.target),
             alpha=self.scale,
         )
-        mask = self._mask(buffers, length)
+        operations, sublayers = self.operations, []
+        mask = operations.start(buffers, length)
         for i, layer in enumerate(self.decoder.layers):
 
             def self_attention(qkv: Tensor, cache: Tensor = buffers.cache[i]) -> Tensor:
-                qkv = qkv.view(shape).permute(2, 0, 3, 1, 4)  # (3, groups, heads, width, head dim)
-                cache.index_copy_(3, buffers.position, qkv[1:, :, :, None])
-                k, v = cache[:, :, :, :length].flatten(3, 4)
-                return attend_rows(qkv[0], k, v, mask).transpose(1, 2).reshape(groups * width, -1)
+                return operations.self_attention(qkv, cache, buffers, length, mask)
 
             def cross_attention(q: Tensor, memory: Tensor = buffers.cross[i]) -> Tensor:
-                q = q.view(shape)[:, :, 0].transpose(1, 2)
-                return (
-                    attend_rows(q, memory[0], memory[1], buffers.source_mask)
-                    .transpose(1, 2)
-                    .reshape(groups * width, -1)
-                )
+                return operations.cross_attention(q, memory, buffers)
 
-            x = self.decoder.layer(layer, x, self_attention, cross_attention if buffers.size.source else None)
-        return self.decoder.norm(x)
-
-    def _mask(self, buffers: Buffers, length: int) -> Tensor:
-        """Return the self-attention mask, 0 or −inf, (groups or 1, 1, width, length · width)."""
-        visible = buffers.steps[:length] <= buffers.position
-        if buffers.size.width > 1:
-            buffers.past.index_copy_(
-                2, buffers.position, buffers.slots[:, None].expand(len(buffers.past), -1, 1)
-            )
-            own = buffers.past[:, :, :length, None] == buffers.slots  # (groups, width, length, width)
-            visible = (own & visible[:, None]).flatten(2)[:, None]
-        else:
-            visible = visible[None, None, None]
-        return torch.where(visible, self._visible, self._masked)
+            cross = cross_attention if buffers.size.source else None
+            sublayers += self.decoder.sublayers(layer, self_attention, cross)
+        return self.decoder.run(x, sublayers)
 
     def _scores(self, buffers: Buffers, length: int) -> Tensor:
         return self.readout(self._features(buffers, length))
 
     def best_tokens(self, buffers: Buffers, length: int, k: int) -> tuple[Tensor, Tensor]:
         """Return log p and ids of the best next tokens of each row, (rows, k)."""
-        return top(torch.log_softmax(self._scores(buffers, length), -1), k)
+        return self.operations.best(self._scores(buffers, length), k)
 
     @torch.inference_mode()
     def search(
@@ -220,12 +217,12 @@ class CudaEngine:
 class CudaTranslator(CudaEngine):
     """A Transformer translator: an encoder, and a decoder with cross-attention."""
 
-    def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
-        super().__init__(model, dtype, run)
+    def __init__(self, model: Any, *options: Any, **keywords: Any) -> None:
+        super().__init__(model, *options, **keywords)
         self.source = model.source.table.weight.detach().to(self.dtype)
         linears = [linear for layer in model.decoder.layers for linear in (layer.cross.Wk, layer.cross.Wv)]
         with torch.no_grad():
-            self.encoder = Weights(model.encoder, self.layer_shape, self.dtype)
+            self.encoder = Weights(model.encoder, self.layer_shape, self.dtype, self.fused)
             self.cross_key_values = fuse(tuple(linears), self.dtype)  # keys and values of all layers
 
     @torch.inference_mode()
@@ -242,10 +239,22 @@ class CudaTranslator(CudaEngine):
             q, k, v = qkv.view(rows, length, 3, self.layer_shape.heads, -1).permute(2, 0, 3, 1, 4)
             return F.scaled_dot_product_attention(q, k, v, mask, scale=1.0).transpose(1, 2).flatten(2)
 
-        with any_mask_kernel(self.device):
-            for layer in self.encoder.layers:
-                x = self.encoder.layer(layer, x, self_attention)
-        cross = F.linear(self.encoder.norm(x), *self.cross_key_values).view(
+        with _any_mask_kernel(self.device):
+            layers = (self.encoder.sublayers(layer, self_attention) for layer in self.encoder.layers)
+            x = self.encoder.run(x, list(chain.from_iterable(layers)))
+        cross = F.linear(x, *self.cross_key_values).view(
             rows, length, -1, 2, self.layer_shape.heads, self.layer_shape.head_dim
         )
         return Memory(cross.permute(2, 3, 0, 4, 1, 5), source_mask)
+
+
+@contextmanager
+def _any_mask_kernel(device: torch.device) -> Iterator[None]:
+    """Select torch's fused kernel that takes any mask on a GPU; cuDNN plans anew for each shape."""
+    if device.type != "cuda":
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
+        yield

@@ -11,7 +11,6 @@ from torch import Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
-from regard.decoding.engine.cuda.packed_weights import CHUNK
 from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.errors import OptionError
 
@@ -183,20 +182,3 @@ class Backpointers:
             tokens[within, step] = self.history[step, ids[within], rows[within]]
             rows[within] = self.parents[step, ids[within], rows[within]]
         return tokens
-
-
-def top(log_p: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best of each row, best first.
-
-    The row is written as CHUNK lines below each other; the k best are in the k columns with the largest
-    maxima, which saves sorting everything.
-    """
-    if k == 1:
-        return log_p.max(-1, keepdim=True)
-    lines = log_p.unflatten(-1, (CHUNK, -1))
-    columns = lines.shape[2]
-    if k >= columns:
-        return log_p.topk(k, -1)
-    best_columns = lines.amax(1).topk(k, -1).indices  # (rows, k)
-    best, index = lines.gather(2, best_columns[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
-    return best, index // k * columns + best_columns.gather(1, index % k)

@@ -19,6 +19,8 @@ from regard.data.tokenizer import BOS, PAD
 from regard.decoding.engine.cuda.buffers import MULTIPLE, bucket
 from regard.decoding.engine.layout import LayerShape
 from regard.layers.feedforward import ACTIVATIONS
+from regard.layers.fused_residual import Sublayer, can_fuse, run_sublayers
+from regard.layers.residual import Residual
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CHUNK = 64  # the vocabulary is padded to a multiple of this
@@ -34,56 +36,72 @@ class Layer(NamedTuple):
     cross_out: Linear | None
     up: Linear
     down: Linear
-    norms: list[nn.Module]  # of self-attention, cross-attention (if any), feed-forward
+    residuals: list[Residual]  # around self-attention, cross-attention (if any), feed-forward
 
 
 class Weights:
-    """The weights of an encoder or decoder. `layer` computes one layer; the caller passes the attention."""
+    """The weights of an encoder or decoder; the caller passes the attention of each layer.
 
-    def __init__(self, stack: Any, layer_shape: LayerShape, dtype: torch.dtype) -> None:
+    With `fused`, residual sums are computed together with their norms, and ReLU with its matmul.
+    """
+
+    def __init__(self, stack: Any, layer_shape: LayerShape, dtype: torch.dtype, fused: bool = False) -> None:
         pack = lambda *linears, scale=1.0: fuse(linears, dtype, scale)  # noqa: E731
         scale = layer_shape.head_dim**-0.5  # of the energies
-        norm = lambda module: copy.deepcopy(module).to(dtype).requires_grad_(False)  # noqa: E731
+        pack_module = lambda module: copy.deepcopy(module).to(dtype).eval().requires_grad_(False)  # noqa: E731
         self.layers = [
             Layer(
                 pack(x.attention.Wq, x.attention.Wk, x.attention.Wv, scale=scale), pack(x.attention.Wo),
                 *((None, None) if x.cross is None else (pack(x.cross.Wq, scale=scale), pack(x.cross.Wo))),
                 pack(x.feed.W1), pack(x.feed.W2),
-                [norm(residual.norm)
+                [pack_module(residual)
                  for residual in (x.around_attention, x.around_cross, x.around_feed) if residual],
             )
             for x in stack.layers
         ]  # fmt: skip
-        self.norm, self.position, self.layer_shape = norm(stack.norm), stack.position, layer_shape
+        self.norm, self.position, self.layer_shape = pack_module(stack.norm), stack.position, layer_shape
+        residuals = [residual for layer in self.layers for residual in layer.residuals]
+        sample = self.layers[0].qkv[0].new_empty(1, layer_shape.dim)
+        self.fused_residuals = fused and can_fuse(sample, residuals, self.norm, min_rows=1)
+        self.fused_relu = fused and layer_shape.activation == "relu"
         self._positions = self.layers[0].qkv[0].new_zeros(0, layer_shape.dim)
 
-    def residual(self, norm: nn.Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Residual connection with pre- or post-norm."""
-        return x + sublayer(norm(x)) if self.layer_shape.norm_place == "pre" else norm(x + sublayer(x))
-
-    def layer(
+    def sublayers(
         self,
         layer: Layer,
-        x: Tensor,
         self_attention: Callable[[Tensor], Tensor],
         cross_attention: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """Compute a layer for x (…, dim).
+    ) -> list[Sublayer]:
+        """The sublayers of a layer in order: each a residual connection and the function inside it.
 
         Args:
             self_attention: maps fused queries, keys and values (…, 3 · dim) to the concatenated heads.
             cross_attention: maps queries (…, dim) to the concatenated heads.
         """
-        norms = iter(layer.norms)
-        x = self.residual(
-            next(norms), x, lambda x: F.linear(self_attention(F.linear(x, *layer.qkv)), *layer.out)
-        )
+        functions = [lambda x: F.linear(self_attention(F.linear(x, *layer.qkv)), *layer.out)]
         if layer.cross is not None and layer.cross_out is not None and cross_attention is not None:
             query, out, attend = layer.cross, layer.cross_out, cross_attention
-            x = self.residual(next(norms), x, lambda x: F.linear(attend(F.linear(x, *query)), *out))
-        return self.residual(
-            next(norms), x, lambda x: F.linear(self._activation(F.linear(x, *layer.up)), *layer.down)
-        )
+            functions.append(lambda x: F.linear(attend(F.linear(x, *query)), *out))
+        functions.append(lambda x: F.linear(self._up(x, layer.up), *layer.down))
+        return list(zip(layer.residuals, functions, strict=True))
+
+    def run(self, x: Tensor, sublayers: list[Sublayer]) -> Tensor:
+        """The sublayers of all layers and the final norm of x (…, dim)."""
+        if self.fused_residuals:
+            return run_sublayers(x, sublayers, self.norm)
+        for residual, sublayer in sublayers:
+            x = residual(x, sublayer)
+        return self.norm(x)
+
+    def _up(self, x: Tensor, up: Linear) -> Tensor:
+        """The first linear layer of a feed-forward block, with its activation."""
+        weight, bias = up
+        if self.fused_relu and bias is not None:
+            rows = torch.ops.aten._addmm_activation(
+                bias, x.flatten(0, -2), weight.t()
+            )  # ReLU in cuBLAS's epilogue
+            return rows.view(*x.shape[:-1], -1)
+        return self._activation(F.linear(x, weight, bias))
 
     def _activation(self, h: Tensor) -> Tensor:
         if self.layer_shape.activation != "swiglu":
