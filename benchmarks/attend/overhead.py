@@ -74,22 +74,22 @@ def padded(q: Tensor, k: Tensor, v: Tensor):
 
 def window(q: Tensor, k: Tensor, v: Tensor):
     """Beside the function of our own Triton kernel, which `attend` takes here."""
-    from regard.attention.kernels import triton
+    from regard.attention.kernels import triton, triton_launch
 
-    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
+    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton_launch.Band(-128, 128)
     if q.requires_grad:
-        arguments = (None, scale, band, triton.Slopes(), make_call(q, k, v, mask=mask), mask)
+        arguments = (None, scale, band, triton_launch.Slopes(), make_call(q, k, v, mask=mask), mask)
         return lambda: triton._Attention.apply(q, k, v, *arguments), lambda: attend(q, k, v, mask=mask)
-    direct = lambda: triton.banded(q, k, v, scale, band, triton.Slopes(), logs=False)[0]  # noqa: E731
+    direct = lambda: triton_launch.banded(q, k, v, scale, band, triton_launch.Slopes(), logs=False)[0]  # noqa: E731
     return direct, lambda: attend(q, k, v, mask=mask)
 
 
 def window_launch(q: Tensor, k: Tensor, v: Tensor):
     """Beside a launch with everything prepared but the output."""
-    from regard.attention.kernels import triton
+    from regard.attention.kernels import triton_launch
 
-    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
-    launch = triton.PreparedForward(q, k, v, scale, band, triton.Slopes())
+    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton_launch.Band(-128, 128)
+    launch = triton_launch.PreparedForward(q, k, v, scale, band, triton_launch.Slopes())
     return lambda: launch(q, k, v, None), lambda: attend(q, k, v, mask=mask)
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from benchmarks.peers import machine
 from regard import ALiBi, Causal, Padding, Window, attend
 from regard.attention.call import make_call
-from regard.attention.kernels import triton as ours
+from regard.attention.kernels import triton
+from regard.attention.kernels import triton_launch as ours
 
 CASES = {
     "window 128 + 128, T=8192": ((4, 16, 8192, 128), lambda s: {"mask": Window(128, 128)}),
@@ -82,7 +83,7 @@ def random_inputs(shape: tuple[int, ...]) -> list[Tensor]:
 def allowed_pairs(options: dict, shape: tuple[int, ...]) -> int:
     """The number of pairs of query and key that the mask allows, over the batch and all heads."""
     call = make_call(*(torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)), **options)
-    band = ours.band_of(call.mask, call)
+    band = triton.band_of(call.mask, call)
     assert band is not None
     T = shape[2]
     i = torch.arange(T)
@@ -131,7 +132,11 @@ def tune(names: list[str], seconds: float) -> None:
         shape, options_of = CASES[name]
         q, k, v = (x.detach() for x in random_inputs(shape))
         call = make_call(q, k, v, **options_of(shape))
-        band, slopes, scale = ours.band_of(call.mask, call), ours.slopes_of(call), 1 / math.sqrt(shape[-1])
+        band, slopes, scale = (
+            triton.band_of(call.mask, call),
+            triton.slopes_of(call),
+            1 / math.sqrt(shape[-1]),
+        )
         assert band is not None
         out, logs = ours.banded(q, k, v, scale, band, slopes)
         assert logs is not None

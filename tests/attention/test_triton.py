@@ -1,11 +1,13 @@
 """The Triton kernels without a GPU, by Triton's interpreter on the CPU. On a GPU: test_cuda.py.
 
-Covers triton_band.py.
+Covers triton_band.py, triton_launch.py.
 """
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,3 +87,14 @@ def test_a_band_is_found_in_combined_masks():
     assert triton.band_of(Window(9, 2) | Causal(), call) is None
     assert triton.band_of(Padding(lengths) & Padding(lengths), call) is None
     assert triton.band_of(Causal(offset=lengths), call) is None
+
+
+def test_a_cached_training_shortcut_keeps_no_tensor_of_the_call_that_made_it():
+    tensors = [torch.randn(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    call = make_call(*(x * 1 for x in tensors), mask=Window(9, 9))
+    alive = [weakref.ref(x) for x in (call.query, call.key, call.value)]
+    shortcut = triton.Triton().shortcut(call, HOPPER)
+    assert shortcut is not None
+    del call
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 3

@@ -7,14 +7,8 @@ import torch
 
 from regard import ALiBi, Causal, Padding, Softmax, Window, attend, weights
 from regard.attention.call import make_call
-from regard.attention.kernels.triton import (
-    Triton,
-    band_of,
-    banded,
-    banded_backward,
-    banded_column_sums,
-    slopes_of,
-)
+from regard.attention.kernels.triton import Triton, band_of, slopes_of
+from regard.attention.kernels.triton_launch import banded, banded_backward, banded_column_sums
 from regard.attention.machine import Machine
 
 SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv

@@ -58,10 +58,17 @@ def test_what_the_kernels_cannot_do_takes_the_plain_path(monkeypatch):
     assert not fusible(norm="none") and not fusible(norm_kind="rms")
     assert not fusible(norm="pre", final=nn.RMSNorm(16))
     assert not fusible(dropout=1.0) and not fusible(dropout=1e-6)
-    hooked = Residual(16)
-    hooked.register_forward_hook(lambda *_: None)
-    assert not fused_residual.can_fuse(x, [hooked], identity)
     assert not fused_residual.can_fuse(x, [Residual(16), Residual(16, norm="pre")], identity)
+
+
+@pytest.mark.parametrize("path", ["", "norm", "dropout"])
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
+def test_a_hook_on_any_module_of_a_residual_connection_keeps_the_plain_path(path, kind, monkeypatch):
+    monkeypatch.setattr(fused_residual, "is_installed", lambda: True)
+    x, residual = torch.randn(512, 16), Residual(16, dropout=0.1)
+    assert fused_residual.can_fuse(x, [residual], nn.Identity())
+    getattr(residual.get_submodule(path), f"register_{kind}_hook")(lambda *_: None)
+    assert not fused_residual.can_fuse(x, [residual], nn.Identity())
 
 
 def make_encoder(norm, dropout=0.0):

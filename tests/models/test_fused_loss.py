@@ -36,6 +36,10 @@ def test_chunks_cover_all_rows_and_have_about_one_size(rows):
     assert min(sizes) > max(sizes) - 128 * len(sizes)
 
 
+def test_no_rows_have_no_chunks():
+    assert fused_loss._chunks(0, 37_000) == []
+
+
 def test_a_cpu_and_r_drop_take_the_plain_path():
     x, w = torch.randn(1, 4, 8), torch.randn(2000, 8)
     with use_parts("loss"):

@@ -83,11 +83,11 @@ def test_small_gradients_are_not_clipped():
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 100.0])
-def test_a_step_that_clips_inside_the_fused_optimizer_is_the_same(max_norm, monkeypatch):
+def test_a_step_whose_fused_optimizer_clips_is_the_same(max_norm, monkeypatch):
     """`clip_gradients` leaves the gradients alone, and the fused kernel divides them."""
     results = []
-    for inside in (False, True):
-        monkeypatch.setattr(optimizers, "clips_inside", lambda _, inside=inside: inside)
+    for fused in (False, True):
+        monkeypatch.setattr(optimizers, "optimizer_clips", lambda _, fused=fused: fused)
         torch.manual_seed(1)
         model = Small()
         optimizer = optimizers.make_optimizer(model, Adam())
@@ -96,17 +96,29 @@ def test_a_step_that_clips_inside_the_fused_optimizer_is_the_same(max_norm, monk
                 p.grad = torch.randn_like(p)
             before = [p.grad.clone() for p in model.parameters()]
             norm = optimizers.clip_gradients(model.parameters(), max_norm, optimizer)
-            if inside:
+            if fused:
                 assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
             optimizer.step()
         results.append([norm, *(p.detach() for p in model.parameters())])
-    for outside, inside in zip(*results, strict=True):
-        torch.testing.assert_close(outside, inside)
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(plain, fused)
 
 
-def test_clipping_inside_is_for_fused_optimizers_of_gpu_weights():
+def test_after_clipping_in_the_optimizer_is_turned_off_its_last_scale_is_not_used_again(monkeypatch):
+    parameter = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, fused=True)
+    for clips in (True, False):
+        monkeypatch.setattr(optimizers, "optimizer_clips", lambda _, clips=clips: clips)
+        parameter.grad = torch.tensor([3.0, 4.0])
+        optimizers.clip_gradients([parameter], 1.0, optimizer)
+        before = parameter.detach().clone()
+        optimizer.step()
+        torch.testing.assert_close(before - parameter.detach(), torch.tensor([0.6, 0.8]))
+
+
+def test_only_fused_optimizers_of_gpu_weights_clip():
     with use_parts("clip"):
-        assert not optimizers.clips_inside(optimizers.make_optimizer(Small(), Adam()))
+        assert not optimizers.optimizer_clips(optimizers.make_optimizer(Small(), Adam()))
 
 
 def test_the_fused_optimizer_is_used_on_a_cpu():

@@ -288,7 +288,7 @@ def test_notebooks_show_nothing_for_an_expired_or_a_huge_call(monkeypatch):
     with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
         layer(torch.randn(1, 5, 16))
     assert kept[0]._repr_html_() is None
-    monkeypatch.setattr("regard.attention.recorded.SHOWN", 10)
+    monkeypatch.setattr("regard.attention.recorded.MAX_SHOWN", 10)
     with regard.watch(layer) as seen:
         layer(torch.randn(1, 5, 16))
     assert seen["self"]._repr_html_() is None

@@ -183,6 +183,6 @@ def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpa
         **options: the options of `attend`.
     """
     call = make_call(query, key, key, **options)
-    matrix = reference.weigh(call, reference.all_of(call), reference.check_stage(stage))[0]
+    matrix = reference.weigh(call, reference.all_inputs(call), reference.check_stage(stage))[0]
     matrix = matrix.expand(*call.leading, call.heads, call.Tq, call.Tk).to(call.dtype)
     return matrix.squeeze(-3) if call.squeeze_heads else matrix

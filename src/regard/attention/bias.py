@@ -1,7 +1,7 @@
 """Biases, added to the energies: ALiBi, relative buckets, relative vectors, tensors, functions of positions.
 
-Values are at least float32: slope × distance needs more digits than bfloat16 has. A finite value never masks,
-however small: −1e9 is a number. −∞ masks. NaN makes rows NaN that may see it.
+Values are at least float32: slope × distance needs more digits than bfloat16 has. −∞ masks; a finite value
+never does, also not −1e9. NaN makes the rows NaN that may see it.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ class RelativeBuckets(nn.Module, Bias):
 
 
 class RelativeVectors(nn.Module, Bias):
-    """q·a_(s−t)/√d, a learned vector a per clipped distance (Shaw, Uszkoreit & Vaswani 2018, eq.
+    """q·a_(s−t)/√d with a learned vector a for each distance, clipped to ± `clip`.
 
-    4, key term).
+    The key term of Shaw, Uszkoreit & Vaswani 2018, eq. 4.
     """
 
     finite = True

@@ -10,22 +10,23 @@ from torch import Tensor
 from regard.attention import kernel_inputs
 from regard.attention.call import Call, signature
 from regard.attention.energy import ScaledDot
-from regard.attention.kernels import triton
+from regard.attention.kernels import triton, triton_launch
 from regard.attention.machine import Machine
 
-MAX_PREPARED = 1024  # signatures to keep
+MAX_PREPARED = 1024  # signatures to cache
 
-_prepared: dict[Hashable, triton.PreparedColumnSums] = {}
+_prepared: dict[Hashable, triton_launch.PreparedColumnSums] = {}
 
 
 def column_sums_by_triton(call: Call) -> Tensor | None:
-    """The attention that each key receives from all queries, (*leading, heads, Tk); None: it cannot run.
+    """The attention that each key receives from all queries, (*leading, heads, Tk).
 
-    Checks and launch arguments are cached by signature: they take longer than the kernels on short inputs.
+    None if the kernels do not support the call. Checks and launch arguments are cached by signature: on short
+    inputs they take longer than the kernels.
     """
     if not call.query.is_cuda or call.edited is not None or triton.has_sinks(call):
         return None
-    key = _key(call)
+    key = _cache_key(call)
     if key is not None and (prepared := _prepared.get(key)) is not None:
         return prepared(call.query, call.key, None)
     machine = Machine.of(call.query, call.key)
@@ -39,14 +40,14 @@ def column_sums_by_triton(call: Call) -> Tensor | None:
     if key is not None and q is call.query and k is call.key and band.lengths is None:
         if len(_prepared) >= MAX_PREPARED:
             _prepared.clear()
-        _prepared[key] = triton.PreparedColumnSums(q, k, scale, band, triton.slopes_of(call))
+        _prepared[key] = triton_launch.PreparedColumnSums(q, k, scale, band, triton.slopes_of(call))
         return _prepared[key](q, k, None)
-    sums = triton.banded_column_sums(q, k, scale, band, triton.slopes_of(call))
+    sums = triton_launch.banded_column_sums(q, k, scale, band, triton.slopes_of(call))
     return sums.view(*call.leading, call.heads, call.Tk)
 
 
-def _key(call: Call) -> Hashable | None:
-    """A key for cached launches; None where inputs must be brought into another form first."""
+def _cache_key(call: Call) -> Hashable | None:
+    """A key for cached launches; None if the kernels cannot read the call's queries and keys as they are."""
     q, k = call.query, call.key
     if type(call.energy) is not ScaledDot or len(call.leading) != 1:
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import cast
 
 import torch
@@ -76,30 +78,29 @@ class Edit:
     def _selected(self, rows: Rows) -> Tensor | None:
         """The rows to change, broadcastable to (*leading, heads, Tq, 1), on the CPU; None: all."""
         *leading, heads, _, _ = rows.weights.shape
-        selected: list[Tensor] = []
+        conditions: list[Tensor] = []
         if self.heads is not None:
             index = check_index(f"{rows.name}: heads", self.heads, heads)
-            here = torch.zeros(heads, dtype=torch.bool, device="cpu")
-            here[slice(None) if index is None else index] = True
-            selected.append(here[:, None, None])
+            is_selected = torch.zeros(heads, dtype=torch.bool, device="cpu")
+            is_selected[slice(None) if index is None else index] = True
+            conditions.append(is_selected[:, None, None])
         if self.queries is not None:
             if rows.positions is None:
                 raise OptionError(
                     f"queries= needs positions, and {rows.name} belongs to a recurrent decoder, whose steps "
                     "have none; leave queries= out"
                 )
-            here = _is_in(rows.positions, self.queries)  # (Tq,) or (batch, Tq)
-            selected.append(here[..., None] if here.ndim == 1 else here[:, None, :, None])
+            is_selected = _is_in(rows.positions, self.queries)  # (Tq,) or (batch, Tq)
+            per_row = is_selected[..., None] if is_selected.ndim == 1 else is_selected[:, None, :, None]
+            conditions.append(per_row)
         if self.batch is not None:
             if len(leading) != 1:
                 raise OptionError(
                     f"batch= selects from one batch axis, and {rows.name} has {len(leading)}; leave it out"
                 )
-            selected.append(_is_in(torch.arange(leading[0], device="cpu"), self.batch)[:, None, None, None])
-        total = None
-        for here in selected:
-            total = here if total is None else total & here
-        return total
+            is_selected = _is_in(torch.arange(leading[0], device="cpu"), self.batch)
+            conditions.append(is_selected[:, None, None, None])
+        return reduce(operator.and_, conditions) if conditions else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +124,8 @@ class Zero(Edit):
 class Permuted(Edit):
     """The weights of each row in random order, among the keys that the mask allows.
 
-    A seed gives the same permutations in every run: different ones in each row, head, layer and decoding step
-    (the same at each step of a recurrent decoder, which has no positions).
+    A seed gives the same permutations in every run. They differ between rows, heads, layers and decoding
+    steps, but not between the steps of a recurrent decoder, which has no positions.
     """
 
     seed: int = 0
@@ -252,10 +253,10 @@ def as_edits(name: str, given: object) -> list[Edit]:
     return edits
 
 
-def allowed_pairs(call: Call) -> Tensor:
-    """Which keys the mask allows, (*leading, heads, Tq, Tk).
+def visible_pairs(call: Call) -> Tensor:
+    """True where a query may see a key, (*leading, heads, Tq, Tk).
 
-    A bias of −∞ or of the lowest number of its dtype, as Transformers masks, hides a key too.
+    A bias hides a key too, if it is −∞ or, as in masks of Transformers, the lowest number of its dtype.
     """
     grid = call.grid()
     allowed = torch.ones((), dtype=torch.bool, device=call.query.device)
@@ -279,23 +280,23 @@ def _expanded(what: str, new: Tensor, rows: Rows) -> Tensor:
 
 
 def _check_indices(name: str, given: object, negative: bool) -> None:
-    """Refuse what is not an integer, a slice or integers, and negative ones where they mean nothing."""
+    """Raise unless this is an integer, a slice or a list of integers; negative ones only if allowed."""
     if given is None:
         return
-    parts = [given.start, given.stop] if isinstance(given, slice) else given
+    numbers = [given.start, given.stop] if isinstance(given, slice) else given
     if not isinstance(given, slice | Sequence) or isinstance(given, str):
-        parts = [given]
+        numbers = [given]
     if isinstance(given, slice) and given.step not in (None, 1):
         raise OptionError(f"{name} must be a slice without a step, got {given}")
-    for part in parts:  # type: ignore[union-attr]
-        if isinstance(given, slice) and part is None:
+    for number in numbers:  # type: ignore[union-attr]
+        if isinstance(given, slice) and number is None:
             continue
-        if isinstance(part, bool) or not isinstance(part, int):
+        if isinstance(number, bool) or not isinstance(number, int):
             raise OptionError(
                 f"{name} must be an integer, a slice or a list of integers, got {quoted(given)}"
             )
-        if part < 0 and not negative:
-            raise OptionError(f"{name} count from 0 and have no last, got {quoted(given)}")
+        if number < 0 and not negative:
+            raise OptionError(f"{name} must not be negative, got {quoted(given)}")
 
 
 def _is_in(positions: Tensor, wanted: Indices) -> Tensor:

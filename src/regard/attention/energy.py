@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import integer
+from regard.arguments import integer, number
 from regard.attention.devices import Movable
 from regard.attention.kernel_hints import reset_inherited_hints
 from regard.attention.mask import tensor_signature
 from regard.attention.precision import no_autocast, upcast
-from regard.errors import OptionError, ShapeError
+from regard.errors import ShapeError
 
 
 class DotForm(NamedTuple):
@@ -118,7 +118,7 @@ class Dot(Energy):
     form = "dot"
 
     def __init__(self, scale: float = 1.0) -> None:
-        self.scale = _finite("Dot's scale", scale)
+        self.scale = float(number("Dot's scale", scale))
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key, self.scale)
@@ -157,7 +157,7 @@ class Cosine(Energy):
     form = "dot"
 
     def __init__(self, scale: float = 1.0) -> None:
-        self.scale = _finite("Cosine's scale", scale)
+        self.scale = float(number("Cosine's scale", scale))
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(_unit(query), _unit(key), self.scale)
@@ -249,7 +249,7 @@ class Bilinear(nn.Module, Energy):
         key_dim = query_dim if key_dim is None else key_dim
         _check_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
         self.query_dim, self.key_dim, self.rank, self.heads = query_dim, key_dim, rank, heads
-        self.scale = _finite("Bilinear's scale", scale)
+        self.scale = float(number("Bilinear's scale", scale))
         head = () if heads is None else (heads,)
         rows, columns = (query_dim, key_dim) if rank is None else (rank, query_dim)
         self.W = nn.Parameter(torch.empty(*head, rows, columns))
@@ -413,9 +413,3 @@ def _check_sizes(**sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None or name == "query_dim":
             integer(name, value)
-
-
-def _finite(name: str, value: float) -> float:
-    if isinstance(value, Tensor) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise OptionError(f"{name} must be a finite number, got {value!r}")
-    return float(value)

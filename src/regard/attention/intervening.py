@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from regard.arguments import quoted
 from regard.attention import torch_calls, watching
 from regard.attention.call import Call
-from regard.attention.edits import Edit, Function, Rows, allowed_pairs, as_edits
+from regard.attention.edits import Edit, Function, Rows, as_edits, visible_pairs
 from regard.attention.kernels import reference
 from regard.attention.watched_model import Modules, check_patterns, named_modules
 from regard.errors import OptionError
 
 EditLike = Edit | Function | Sequence[Edit | Function]
+CROSS_NAMES = ("cross", "encoder_attn", "encdec", "multihead_attn")  # in the names of cross-attention calls
 
 
 @contextmanager
@@ -95,16 +96,16 @@ class Intervention(watching.Observer):
     def edit(self, name: str, call: Call) -> Call:
         """The call with edited weights; the call itself if no row is selected."""
         with call.autocast_context():
-            weights = reference.weigh(call, reference.all_of(call))[0]
+            weights = reference.weigh(call, reference.all_inputs(call))[0]
         weights = weights.expand(*call.leading, call.heads, call.Tq, call.Tk)
-        allowed, positions = allowed_pairs(call), _positions(call, name)
+        visible, positions = visible_pairs(call), _positions(call, name)
         is_edited = False
         for pattern, edits in self.edits.items():
             if not watching.matches(name, pattern):
                 continue
             self.matched[pattern][name] = None
             for edit in edits:
-                new = edit(Rows(weights, allowed, name, positions))
+                new = edit(Rows(weights, visible, name, positions))
                 if new is not None:
                     weights, is_edited = new, True
                     self.selected.add(pattern)
@@ -135,18 +136,18 @@ def _positions(call: Call, name: str) -> Tensor | None:
     start = watching.current_label().start
     if isinstance(start, int) and start == watching.UNKNOWN:
         return None
-    if start is None:  # no layer said it: the last query is at the last key, except in cross-attention
-        is_cross = any(part in name.lower() for part in ("cross", "encoder_attn", "encdec", "multihead_attn"))
+    if start is None:  # no layer gave it: the last query is at the last key, except in cross-attention
+        is_cross = any(fragment in name.lower() for fragment in CROSS_NAMES)
         start = 0 if is_cross else max(0, call.Tk - call.Tq)
-    here = torch.arange(call.Tq, device="cpu")
+    index = torch.arange(call.Tq, device="cpu")
     if isinstance(start, int):
-        return here + start
+        return index + start
     start = start.cpu()
     if not start.ndim:
-        return here + start
+        return index + start
     if tuple(start.shape) != call.leading:  # of another batch
-        return here
-    return here + start[:, None]
+        return index
+    return index + start[:, None]
 
 
 def active_interventions() -> tuple[Intervention, ...]:
@@ -155,7 +156,7 @@ def active_interventions() -> tuple[Intervention, ...]:
 
 
 def refuse_engine(engine: object, model: nn.Module) -> None:
-    """Raise if an `intervene` of the model is active: its engine does not go through `attend`."""
+    """Raise if an `intervene` of the model is active: its engine does not call `attend`."""
     interventions = active_interventions()
     if interventions and any(id(m) in active.paths for active in interventions for m in model.modules()):
         raise OptionError(ENGINE.format(type(engine).__name__))

@@ -60,8 +60,8 @@ def lookup_path(
 
     >>> person = {"age": 27, "address": {"city": "New York", "state": "NY"}}
     >>> letters = lambda text: torch.tensor([float(text.count(c)) for c in "abcdefghijklmnopqrstuvwxyz"])
-    >>> found = regard.attention.lookup_path(["address", "city"], person, letters)
-    >>> {path: weight.item() for path, weight in found.items()}
+    >>> weights = regard.attention.lookup_path(["address", "city"], person, letters)
+    >>> {path: weight.item() for path, weight in weights.items()}
     {('age',): 0.0, ('address', 'city'): 1.0, ('address', 'state'): 0.0}
 
     The weight of an entry is the product of the weights along its path. The hard lookup (no temperature) is
@@ -93,16 +93,17 @@ def lookup_path(
         )
     values = torch.eye(len(level), dtype=keys.dtype, device=keys.device)
     weights = lookup(query, keys, values, temperature=temperature, similarity=similarity)[0]  # (entries,)
-    found: dict[KeyPath, Tensor] = {}
+    by_path: dict[KeyPath, Tensor] = {}
     for (key, value), weight in zip(level.items(), weights, strict=True):
         if len(path) == 1:
-            found[key,] = weight
+            by_path[key,] = weight
         elif _level(value) is None:  # the path is longer than the record is deep
-            found[key,] = torch.zeros_like(weight) if temperature is None and similarity is None else weight
+            is_hard = temperature is None and similarity is None
+            by_path[key,] = torch.zeros_like(weight) if is_hard else weight
         else:
             inner = lookup_path(path[1:], value, embed, temperature=temperature, similarity=similarity)
-            found |= {(key, *rest): weight * share for rest, share in inner.items()}
-    return found
+            by_path |= {(key, *rest): weight * share for rest, share in inner.items()}
+    return by_path
 
 
 def _level(record: Any) -> dict[Any, Any] | None:

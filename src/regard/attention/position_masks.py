@@ -55,7 +55,7 @@ def _column(x: int | Tensor) -> int | Tensor:
     return x[..., None] if isinstance(x, Tensor) and x.ndim else x
 
 
-def _placed(mask: Mask, offset: int | Tensor) -> Mask:
+def _copy_with_offset(mask: Mask, offset: int | Tensor) -> Mask:
     """A copy of the mask with this `offset`."""
     copied = copy.copy(mask)
     object.__setattr__(copied, "offset", offset)  # masks are frozen dataclasses
@@ -147,7 +147,7 @@ class _Band(Mask):
         return start, stop
 
     def with_offset(self, offset: int | Tensor) -> Mask:
-        return _placed(self, offset) if self.offset is None else self
+        return _copy_with_offset(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         check_per_sequence(f"{type(self).__name__}'s offset", self.offset, leading, device)
@@ -256,14 +256,14 @@ class Dilated(Mask):
         return only_tensors(self.offset)
 
     def with_offset(self, offset: int | Tensor) -> Mask:
-        return _placed(self, offset) if self.offset is None else self
+        return _copy_with_offset(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         check_per_sequence("Dilated's offset", self.offset, leading, device)
 
 
 class _FirstKeys(Mask):
-    """Base class: the first n keys are visible, n one number or one per sequence."""
+    """Base class of masks under which the first n keys are visible; n is one number or one per sequence."""
 
     prefix_rows = True
 

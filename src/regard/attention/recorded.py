@@ -24,7 +24,7 @@ from regard.pictures.attention_views import attention_picture
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
 
-SHOWN = 1 << 22  # weights of one item that a notebook computes and shows without being asked
+MAX_SHOWN = 1 << 22  # weights of one item that a notebook computes and shows by itself
 
 
 class Recorded(Pictured):
@@ -37,7 +37,7 @@ class Recorded(Pictured):
     def call(self) -> Call:
         if self._call is None:
             raise OptionError(
-                "what on_call is given is valid until it returns; use it there, or use watch without "
+                "a call passed to on_call is valid until on_call returns; use it there, or use watch without "
                 "on_call, which keeps calls"
             )
         return self._call
@@ -65,7 +65,7 @@ class Recorded(Pictured):
         query: IndexLike = None,
         stage: str = "gated",
     ) -> Tensor:
-        """Exact rows of the attention matrix, those selected. An int removes its axis, as in indexing."""
+        """The selected rows of the attention matrix, exact. An int removes its axis, as in indexing."""
         selection = Selection.of(self.call, batch, head, query)
         reference.check_stage(stage)
         if stage not in ("normalised", "gated") or not has_tiles(selection):
@@ -193,14 +193,14 @@ class Recorded(Pictured):
         return items[batch]
 
     def _repr_html_(self) -> str | None:
-        """Every head of the first item in a notebook; nothing if that is too much to compute unasked."""
-        if self._call is None or not 0 < self.call.heads * self.call.Tq * self.call.Tk <= SHOWN:
+        """Every head of the first item, for a notebook; None if there are more than MAX_SHOWN weights."""
+        if self._call is None or not 0 < self.call.heads * self.call.Tq * self.call.Tk <= MAX_SHOWN:
             return None
         return self.picture("grid")._repr_html_()
 
     def __repr__(self) -> str:
         if self._call is None:
-            return "a call that on_call was given, no longer kept"
+            return "a call that was passed to on_call, no longer kept"
         call = self.call
         options = [
             f"{call.energy}".split("(")[0],
@@ -218,6 +218,7 @@ def _shorten(text: str, width: int = 60) -> str:
 
 def _weights_by_reference(selection: Selection, stage: str) -> Tensor:
     call = selection.call
-    cut = reference.cut(call, call.grid(queries=selection.query, head=selection.head, batch=selection.batch))
+    grid = call.grid(queries=selection.query, head=selection.head, batch=selection.batch)
+    inputs = reference.selected_inputs(call, grid)
     with call.autocast_context():
-        return reference.weigh(call, cut, stage)[0].to(call.dtype).expand(selection.shape)
+        return reference.weigh(call, inputs, stage)[0].to(call.dtype).expand(selection.shape)

@@ -211,7 +211,7 @@ class Observer:
             )
         return (
             f"no attention ran; {self.verb} sees regard.attend, F.scaled_dot_product_attention and "
-            f"nn.MultiheadAttention in the thread that {THIRD_PERSON[self.verb]}"
+            f"nn.MultiheadAttention in the thread in which {self.verb} is active"
         )
 
     def hand_written(self, name: str) -> str:
@@ -220,9 +220,6 @@ class Observer:
             "call F.scaled_dot_product_attention or regard.attend there (in Hugging Face models: "
             'attn_implementation="sdpa" or "regard")'
         )
-
-
-THIRD_PERSON = {"watch": "watches", "intervene": "intervenes"}
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -262,13 +259,13 @@ class _Watch(Observer):
 
 
 class Label(NamedTuple):
-    """What a layer says about the call that it makes."""
+    """A layer's description of the attention call that it makes."""
 
     kind: str | None = None  # "self" or "cross"
     start: int | Tensor | None = None  # position of the first query, one or one per row; None: not given
 
 
-UNKNOWN = -1  # as a start: the layer cannot say where its queries are
+UNKNOWN = -1  # as a start: the layer does not know the positions of its queries
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", default=())
@@ -314,7 +311,7 @@ def reset_positions() -> None:
 
 @contextmanager
 def label_calls(kind: str | None, start: int | Tensor | None = None) -> Iterator[None]:
-    """Name the calls inside as "self" or "cross" attention and place their queries; used by layers.
+    """Give the calls inside a kind, "self" or "cross", and the position of their queries; used by layers.
 
     Args:
         kind: "self" or "cross"; None if the path of the module says enough.
@@ -340,12 +337,12 @@ def targets() -> Targets:
     observers = _observers.get()
     if torch._C._current_autograd_node() is not None:  # gradient checkpointing recomputes the call
         observers = tuple(observer for observer in observers if observer.edits_calls)
-    wanting: Targets = []
+    wanted: Targets = []
     for observer in observers:
         name = observer.next_name()
         if observer.wants(name):
-            wanting.append((observer, name))
-    return wanting
+            wanted.append((observer, name))
+    return wanted
 
 
 def edited(call: Call, named: Targets) -> Call:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.arguments import flag, integer
-from regard.errors import ShapeError
+from regard.layers.linear import check_input
 
 
 class Convolution(nn.Module):
-    """1-D convolution, z_t = Σ_j W_j x_(t+j) over `kernel` tokens; zero padding keeps the length. K·M²
-    parameters.
+    """1-D convolution, z_t = Σ_j W_j x_(t+j) over K = `kernel` tokens; zero padding keeps the length.
 
-    The window is centred on t, or with `causal=True` ends at t.
+    The window is centred on t, or with `causal=True` ends at t. K · dim² parameters.
     """
 
     def __init__(
@@ -31,13 +30,9 @@ class Convolution(nn.Module):
         return left, self.kernel - 1 - left
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 2 or x.shape[-1] != self.dim:
-            shape = tuple(x.shape)
-            raise ShapeError(
-                f"this layer's input is (…, T, {self.dim}), got {shape}; make the layer for {x.shape[-1]}"
-            )
+        check_input("input", x, self.dim)
         if not x.numel():
             return x.new_zeros(*x.shape[:-1], self.weight.out_channels)
         flat = x.reshape(-1, *x.shape[-2:]).transpose(-1, -2)  # (batch, dim, T)
-        out = self.weight(nn.functional.pad(flat, self.reach)).transpose(-1, -2)
+        out = self.weight(nn.functional.pad(flat, self.reach)).transpose(-1, -2)  # (batch, T, out_dim)
         return out.reshape(*x.shape[:-1], -1)

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from regard.attention.tracing import transform
 
-STEPS = 1 << 16  # resolution of the dropout probability on a CPU
+STEPS = 1 << 16  # resolution of the dropout probability where 16 random bits decide
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout; on a CPU it draws a quarter of the random numbers, using each 64 bits for four elements.
+    """nn.Dropout that draws a quarter of the random numbers on a CPU: 64 random bits serve four elements.
 
-    There p is rounded to a multiple of 1/65536, unless that were 0 or 1. The bits come from torch's
+    On a CPU, p is rounded to a multiple of 1/65536, unless that is 0 or 1. The bits come from torch's
     generator, so manual_seed and a saved generator state work as usual.
     """
 
@@ -44,7 +44,7 @@ class LockedDropout(nn.Dropout):
 
 
 def embedding_dropout(table: Tensor, p: float) -> Tensor:
-    """Drop whole rows of an embedding table, so a token everywhere in the batch (Merity et al. 2018, 4.3)."""
+    """Drop whole rows of an embedding table: a token everywhere in the batch (Merity et al. 2018, 4.3)."""
     return table * _draw(table.new_empty(len(table), 1), p)
 
 

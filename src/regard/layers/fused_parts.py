@@ -1,8 +1,8 @@
-"""Which fused GPU parts run: the residual sums, loss and gradient clipping of training; steps of decoding.
+"""Which parts run as our fused GPU kernels: residual sums, loss and clipping of training; decoder steps.
 
-A part runs on a GPU if it is enabled and can do what is asked; otherwise the plain torch path runs, which
-defines the result. UNMEASURED parts pass their tests in Triton's interpreter but have not been timed on a
-GPU, so they are off. Turn parts on by name, for a benchmark or a trial run:
+A part runs fused if it is enabled and its kernel supports the inputs; otherwise the plain torch path runs,
+which defines the result. UNMEASURED parts pass their tests in Triton's interpreter but have not been timed on
+a GPU, so they are off by default. Enable parts by name, for a benchmark or a trial run:
 
     with use_parts("residual", "loss"): ...
     `REGARD_FUSED=residual,loss regard train transformer-base`
@@ -21,25 +21,25 @@ PARTS = ("residual", "loss", "clip", "decoding")
 UNMEASURED = ("residual", "loss", "clip", "decoding")
 VARIABLE = "REGARD_FUSED"
 
-_forced: list[frozenset[str]] = []  # of the use_parts contexts that are open
+_open_contexts: list[frozenset[str]] = []  # the parts of each open `use_parts`, innermost last
 
 
 def is_enabled(part: str) -> bool:
-    """True if this part shall run where it can."""
-    if _forced:
-        return part in _forced[-1]
+    """True if this part runs fused where its kernel supports the inputs."""
+    if _open_contexts:
+        return part in _open_contexts[-1]
     names = os.environ.get(VARIABLE)
     return part not in UNMEASURED if names is None else part in _parse(names)
 
 
 @contextmanager
 def use_parts(*parts: str) -> Iterator[None]:
-    """Run exactly these parts inside the context, where they can run."""
-    _forced.append(_check(parts, "use_parts"))
+    """Enable exactly these parts inside the context."""
+    _open_contexts.append(_check(parts, "use_parts"))
     try:
         yield
     finally:
-        _forced.pop()
+        _open_contexts.pop()
 
 
 def _parse(names: str) -> frozenset[str]:

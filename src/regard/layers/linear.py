@@ -8,6 +8,7 @@ from torch.nn.functional import linear
 from torch.nn.modules.module import _has_any_global_hook
 
 from regard.attention.tracing import tracer
+from regard.errors import ShapeError
 
 BIAS_MATMUL_ON = ("cuda",)  # device types where the bias gradient is faster as a matmul
 
@@ -29,19 +30,32 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """True if calling this layer only computes x Wᵀ + b: no wrapper, parametrisation, hook or patched
-    forward.
+    """True if calling this layer only computes x Wᵀ + b, so that its weight and bias may be used directly.
 
-    Only then may its weight and bias be used directly, without calling it.
+    Wrappers and parametrised layers have a class of their own.
     """
-    if (
-        type(layer) not in (Linear, nn.Linear)
-        or "forward" in vars(layer)
-        or layer._compiled_call_impl is not None
-    ):
-        return False  # a parametrised layer has a class of its own
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return not any(hooks) and not _has_any_global_hook()
+    return type(layer) in (Linear, nn.Linear) and has_plain_call(layer)
+
+
+def has_plain_call(module: nn.Module) -> bool:
+    """True if calling a module only runs the `forward` of its class: not patched, compiled or hooked."""
+    if "forward" in vars(module) or module._compiled_call_impl is not None or _has_any_global_hook():
+        return False
+    return not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def check_input(name: str, x: Tensor, dim: int) -> None:
+    """Raise a ShapeError unless x is (..., T, dim)."""
+    if x.ndim < 2 or x.shape[-1] != dim:
+        shape = tuple(x.shape)
+        raise ShapeError(
+            f"this layer's {name} is (…, T, {dim}), got {shape}; make the layer for {x.shape[-1]}"
+        )
 
 
 class _Affine(torch.autograd.Function):
@@ -59,7 +73,7 @@ class _Affine(torch.autograd.Function):
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        rows = grad.reshape(-1, grad.shape[-1])
+        rows = grad.reshape(-1, grad.shape[-1])  # (rows, out)
         return (
             grad @ weight if needs_x else None,
             rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None,

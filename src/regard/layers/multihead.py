@@ -27,9 +27,9 @@ from regard.attention.energy import ScaledDot
 from regard.attention.mask import Mask
 from regard.attention.normalize import Softmax
 from regard.attention.position import Rotary
-from regard.errors import OptionError, ShapeError
+from regard.errors import OptionError
 from regard.layers.kv_cache import Cache, StaticCache
-from regard.layers.linear import Linear, affine, is_plain
+from regard.layers.linear import Linear, affine, check_input, is_plain
 from regard.layers.option_tensors import HasOptions
 
 # Device types where training fuses the projections into one matmul (H200: 4 to 48 % less time; CPU: no gain).
@@ -43,10 +43,10 @@ class AttendOptions(Options, total=False):
 
 
 class _MultiHeadBase(HasOptions):
-    """Common to both layers: project, attend per head, concatenate the heads, project again.
+    """Base class of both layers: project, attend per head, concatenate the heads, project again.
 
     Modules, parameters and tensors in the options are registered (`HasOptions`). A module in the closure of a
-    function is not found: pass the module itself.
+    function is not: pass the module itself.
     """
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
@@ -89,8 +89,8 @@ class _MultiHeadBase(HasOptions):
         It is self-attention if `key` and `value` are left out or are the same tensor as the query:
         `layer(x)`, `layer(x, x)` and `layer(x, x, x)` are equal. A different tensor with equal numbers is
         cross-attention, which has no rotary embedding. `mask` is combined with the layer's own by &. With a
-        cache, self-attention appends the new tokens and attends to all; cross-attention projects `key` at the
-        first call and reuses the result.
+        cache, self-attention appends the new tokens and attends to all tokens; cross-attention projects `key`
+        at the first call and reuses the result.
         """
         if key is query and (value is None or value is query):
             key = value = None
@@ -139,13 +139,6 @@ class _MultiHeadBase(HasOptions):
         if layer_mask is None or call_mask is None:
             return call_mask if layer_mask is None else layer_mask
         return layer_mask & call_mask
-
-    def _check(self, name: str, x: Tensor, dim: int) -> None:
-        if x.ndim < 2 or x.shape[-1] != dim:
-            shape = tuple(x.shape)
-            raise ShapeError(
-                f"this layer's {name} is (…, T, {dim}), got {shape}; make the layer for {x.shape[-1]}"
-            )
 
 
 class MultiHead(_MultiHeadBase):
@@ -201,19 +194,19 @@ class MultiHead(_MultiHeadBase):
             nn.init.xavier_uniform_(linear.weight)
 
     def queries(self, x: Tensor) -> Tensor:
-        self._check("query", x, self.dim)
+        check_input("query", x, self.dim)
         return _split_heads(self.Wq(x), self.heads)
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        self._check("key", key, self.memory_dim)
-        self._check("value", value, self.value_dim)
+        check_input("key", key, self.memory_dim)
+        check_input("value", value, self.value_dim)
         k, v = _fused_linear(key, self.Wk, self.Wv) if key is value else (self.Wk(key), self.Wv(value))
         return _split_heads(k, self.key_heads), _split_heads(v, self.key_heads)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not (query is key is value and self.dim == self.memory_dim == self.value_dim):
             return super().project(query, key, value)
-        self._check("query", query, self.dim)
+        check_input("query", query, self.dim)
         q, k, v = _fused_linear(query, self.Wq, self.Wk, self.Wv)
         return _split_heads(q, self.heads), _split_heads(k, self.key_heads), _split_heads(v, self.key_heads)
 
@@ -266,8 +259,8 @@ class MultiHead(_MultiHeadBase):
         normaliser, a mask, bias, gate or soft cap of the layer (torch takes `attn_mask` at each call), rotary
         embeddings, another head width.
         """
-        for what, fix in self._not_in_torch():
-            raise OptionError(f"nn.MultiheadAttention has no {what}; {fix}")
+        for feature, fix in self._not_in_torch():
+            raise OptionError(f"nn.MultiheadAttention has no {feature}; {fix}")
         assert self.Wo is not None
         has_bias, like = self.Wq.bias is not None, self.Wq.weight
         theirs = nn.MultiheadAttention(
@@ -415,7 +408,7 @@ class SlicedMultiHead(_MultiHeadBase):
             nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
 
     def _slices(self, x: Tensor) -> Tensor:
-        self._check("input", x, self.dim)
+        check_input("input", x, self.dim)
         return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)  # (..., heads, T, M/H)
 
     def queries(self, x: Tensor) -> Tensor:

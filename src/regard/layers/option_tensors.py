@@ -17,8 +17,7 @@ OPTIONS = Energy | Mask | Bias | Normalizer
 
 
 class RegisteredOption(nn.Module):
-    """Module around an option that holds tensors or modules but is no module: a dense bias, a mask of
-    lengths, …
+    """Module that wraps an option with tensors or modules in it, such as a dense bias or a mask of lengths.
 
     Parameters and modules are trained and saved; other tensors become non-persistent buffers. `option`
     rebuilds the option from the registered tensors, so it is correct after `.to()`, `deepcopy` and in

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.arguments import flag, integer, one_of
-from regard.errors import OptionError, ShapeError
+from regard.errors import OptionError
 from regard.layers.dropout import LockedDropout
+from regard.layers.linear import check_input
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 RecurrentState = list[tuple[Tensor, ...]]  # per layer: (h,), and for LSTMs (h, c), each (batch, width)
@@ -30,12 +31,9 @@ class Recurrence(nn.Module):
     ) -> None:
         super().__init__()
         one_of("cell", cell, CELLS)
-        out_dim = integer("dim", dim) if out_dim is None else integer("out_dim", out_dim)
-        dim, bias, bidirectional = (
-            integer("dim", dim),
-            flag("bias", bias),
-            flag("bidirectional", bidirectional),
-        )
+        dim = integer("dim", dim)
+        out_dim = dim if out_dim is None else integer("out_dim", out_dim)
+        bias, bidirectional = flag("bias", bias), flag("bidirectional", bidirectional)
         if bidirectional and out_dim % 2:
             raise OptionError(
                 f"a bidirectional layer halves its output, so out_dim must be even, got {out_dim}"
@@ -45,11 +43,7 @@ class Recurrence(nn.Module):
         self.weight = CELLS[cell](dim, hidden, bias=bias, bidirectional=bidirectional, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 2 or x.shape[-1] != self.dim:
-            shape = tuple(x.shape)
-            raise ShapeError(
-                f"this layer's input is (…, T, {self.dim}), got {shape}; make the layer for {x.shape[-1]}"
-            )
+        check_input("input", x, self.dim)
         if not x.numel():
             return x.new_zeros(*x.shape[:-1], self.weight.hidden_size * (2 if self.bidirectional else 1))
         out, _ = self.weight(x.reshape(-1, *x.shape[-2:]))  # (batch, T, dim) → (batch, T, out_dim)
@@ -99,15 +93,15 @@ class RecurrentStack(nn.Module):
     def forward(
         self, x: Tensor, state: RecurrentState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """Run over all of x. With `lengths`, padding is not read; the last state is that of the last real
-        token.
+        """Run over all of x; return the outputs and the last state of each layer.
 
-        A sequence of length 0 gives zeros and keeps its state.
+        With `lengths`, padding is not read, and the last state is that at the last token. A sequence of
+        length 0 gives zeros and keeps its state.
         """
         lengths = None if lengths is None else lengths.cpu()
         rows = _nonempty_rows(x, lengths)
         if rows is not None:
-            return self._forward_rows(rows, x, state, lengths)
+            return self._forward_nonempty(rows, x, state, lengths)
         last_states: RecurrentState = []
         for i, layer in enumerate(self.layers):
             x = self.dropout(x) if i else x
@@ -115,20 +109,20 @@ class RecurrentStack(nn.Module):
             last_states.append(last)
         return x, last_states
 
-    def _forward_rows(
+    def _forward_nonempty(
         self, rows: Tensor, x: Tensor, state: RecurrentState | None, lengths: Tensor | None
     ) -> tuple[Tensor, RecurrentState]:
         """Run these sequences only; the others output zeros and keep their state."""
-        before = self.zero_state(x) if state is None else state
+        initial = self.zero_state(x) if state is None else state
         if not len(rows):
-            return x.new_zeros(*x.shape[:2], self.width), before
+            return x.new_zeros(*x.shape[:2], self.width), initial
         index = rows.to(x.device)
         row_state = None if state is None else reorder_state(state, index)
         out, last = self(x[index], row_state, None if lengths is None else lengths[rows])
         all_out = out.new_zeros(len(x), *out.shape[1:]).index_copy(0, index, out)
         return all_out, [
-            tuple(b.to(h.dtype).index_copy(0, index, h) for b, h in zip(*layer, strict=True))
-            for layer in zip(before, last, strict=True)
+            tuple(h0.to(h.dtype).index_copy(0, index, h) for h0, h in zip(*layer, strict=True))
+            for layer in zip(initial, last, strict=True)
         ]
 
     def zero_state(self, like: Tensor) -> RecurrentState:
@@ -159,8 +153,7 @@ class RecurrentStack(nn.Module):
         """Run torch's layer, in training with dropout on its recurrent weights."""
         if not self.training or self.dropout_weight == 0:
             return layer(x, initial)
-        # torch.func.functional_call leaves its tensors in a recurrent layer, so swap its list of weights
-        # instead.
+        # Not torch.func.functional_call: it leaves its tensors in a recurrent layer.
         weights = layer._flat_weights
         pairs = zip(layer._flat_weights_names, weights, strict=True)
 
@@ -178,7 +171,7 @@ class RecurrentStack(nn.Module):
 
 
 def _nonempty_rows(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Indices of the sequences with tokens; None if all. torch's layers take no empty ones."""
+    """Indices of the sequences with tokens; None if all have some. torch's layers refuse empty ones."""
     if torch.compiler.is_compiling():
         return None
     if not len(x) or not x.shape[1]:

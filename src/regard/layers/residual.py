@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from regard.attention.precision import HALF
 from regard.errors import OptionError
 from regard.layers.dropout import Dropout
 
-HALF = (torch.bfloat16, torch.float16)
 PLACES = ("post", "pre", "none")
 
 

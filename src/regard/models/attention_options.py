@@ -44,8 +44,7 @@ NormalizerName = Annotated[str, NameOf(NORMALIZERS)]
 
 
 class Position:
-    """How a Transformer knows the order of its tokens: by its inputs, by a bias, or by rotating queries and
-    keys.
+    """How a Transformer gets positions: added to its inputs, as a bias, or by rotating queries and keys.
 
     Subclasses override what they use. The base class itself is `none`: the model gets no positions.
     """

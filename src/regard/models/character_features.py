@@ -1,4 +1,4 @@
-"""Character features of words, for taggers: they tell unseen words apart, which are all UNK otherwise.
+"""Character features of words, for taggers: they distinguish unseen words, whose embedding is that of UNK.
 
 Characters are UTF-8 bytes (data/word_character_tokenizer.py), so any script works and there is no character
 vocabulary.
@@ -42,8 +42,9 @@ def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def word_shape(characters: Tensor) -> Tensor:
-    """Return whether a word has an initial capital, a later capital, only capitals, a digit, punctuation, a
-    non-ASCII byte, a single character: (…, L) → (…, 7).
+    """Seven flags per word, (…, L) → (…, 7).
+
+    Initial capital, later capital, only capitals, digit, punctuation, non-ASCII byte, single character.
     """
     byte = characters - 1
     upper, lower = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122)

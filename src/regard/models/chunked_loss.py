@@ -1,23 +1,21 @@
-"""Cross-entropy of the next token without the batch × vocabulary tensor: scores exist only for a chunk of
-rows at a time.
-"""
+"""Cross-entropy of the next token in chunks of rows: the batch × vocabulary tensor never exists."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.attention.kernels.kernel import grad_of_plain
 from regard.attention.tracing import is_fake, transform
 from regard.data.tokenizer import PAD
 from regard.models import fused_loss
-from regard.models.fused_loss import product
+from regard.models.fused_loss import matmul_to
 
-CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores of a chunk: those of a CPU fit into its cache
+CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores of a chunk; on a CPU they fit into its cache
 
 
 @dataclass
@@ -92,8 +90,9 @@ def cross_entropy(
 def cross_entropy_of_scores(
     scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
 ) -> Loss:
-    """The same loss from scores (…, V), or (2, …, V) with `agreement`: for output layers that are not a plain
-    matrix.
+    """The loss of `cross_entropy` from the scores themselves, (…, V), or (2, …, V) with `agreement`.
+
+    For output layers that do more than multiply by a matrix.
     """
     objective = Objective(smoothing, agreement)
     scores, labels = scores.reshape(objective.passes, -1, scores.shape[-1]), labels.reshape(-1)
@@ -150,47 +149,51 @@ def _chunks(x: Tensor, labels: Tensor, keep: Tensor | None, vocabulary: int) -> 
 
 
 class _Gradients:
-    """Gradients by features, weight and bias, summed over chunks; None where none is needed."""
+    """Gradients of features, weight and bias, summed over chunks; None where none is needed."""
 
-    def __init__(self, x: Tensor, w: Tensor, needed: Sequence[bool], mean: Tensor, smoothing: float) -> None:
-        exact = _accumulator(x)
+    def __init__(
+        self, x: Tensor, w: Tensor, needed: Sequence[bool], mean_row: Tensor, smoothing: float
+    ) -> None:
+        dtype = _accumulator(x)
         self.dx = torch.empty_like(x) if needed[0] else None
-        self.dw = torch.zeros(w.shape, dtype=exact, device=w.device) if needed[1] else None
-        self.db = torch.zeros(len(w), dtype=exact, device=w.device) if needed[2] else None
-        self.w, self.mean, self.smoothing = w, mean, smoothing
-        self.features = torch.zeros(x.shape[-1], dtype=exact, device=x.device)  # their sum over rows
+        self.dw = torch.zeros(w.shape, dtype=dtype, device=w.device) if needed[1] else None
+        self.db = torch.zeros(len(w), dtype=dtype, device=w.device) if needed[2] else None
+        self.w, self.mean_row, self.smoothing = w, mean_row, smoothing
+        self.feature_sum = torch.zeros(x.shape[-1], dtype=dtype, device=x.device)  # over all rows
 
     def __bool__(self) -> bool:
         return any(gradient is not None for gradient in (self.dx, self.dw, self.db))
 
-    def add(self, chunk: _Chunk, slope: Tensor) -> None:
-        """Add a chunk, given the gradient by its scores without the −ε/V of smoothing, which is subtracted
-        here.
+    def add(self, chunk: _Chunk, dscores: Tensor) -> None:
+        """Add a chunk, given the gradient of its scores without the −ε/V of smoothing.
+
+        That term is the same for all scores, so it is applied to the products: to dx and db here, to dw in
+        `finish`.
         """
         inside, features, share = chunk.inside, chunk.features, self.smoothing / len(self.w)
         if self.dx is not None:
-            dx = torch.mm(slope, self.w).sub_(self.smoothing * self.mean)
+            dx = torch.mm(dscores, self.w).sub_(self.smoothing * self.mean_row)
             dx = dx if inside is None else dx.mul_(inside)
             self.dx[:, chunk.rows] = dx.view(len(self.dx), -1, dx.shape[-1])
         if self.db is not None:
-            count = len(slope) if inside is None else inside.sum()
-            self.db += (slope if inside is None else slope * inside).sum(0) - share * count
+            count = len(dscores) if inside is None else inside.sum()
+            self.db += (dscores if inside is None else dscores * inside).sum(0) - share * count
         if self.dw is not None:
             features = features if inside is None else features * inside.to(features.dtype)
-            self.features += features.sum(0, dtype=self.features.dtype)
-            if self.dw.dtype == slope.dtype:
-                self.dw.addmm_(slope.t(), features)
+            self.feature_sum += features.sum(0, dtype=self.feature_sum.dtype)
+            if self.dw.dtype == dscores.dtype:
+                self.dw.addmm_(dscores.t(), features)
             else:
-                self.dw += product(slope.t(), features, self.dw.dtype)
+                self.dw += matmul_to(dscores.t(), features, self.dw.dtype)
 
     def finish(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         if self.dw is not None:
-            self.dw -= self.smoothing / len(self.w) * self.features
+            self.dw -= self.smoothing / len(self.w) * self.feature_sum
         return self.dx, self.dw, self.db
 
 
 class _Chunked(torch.autograd.Function):
-    """Forms the gradient of a chunk while its scores exist, so that the backward pass computes nothing again.
+    """Computes the gradients in the forward pass, chunk by chunk; the backward pass only scales them.
 
     Under create_graph=True the backward pass differentiates `_plain` instead, so second derivatives are
     exact.
@@ -198,21 +201,23 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, w, b, labels, keep, objective):  # noqa: ANN001, ANN205
-        exact, passes = _accumulator(x), len(x)
-        mean = w.mean(0, dtype=exact)
-        gradients = _Gradients(x, w, ctx.needs_input_grad, mean, objective.smoothing)
-        total, nll = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
+        sum_dtype, passes = _accumulator(x), len(x)
+        mean_row = w.mean(0, dtype=sum_dtype)  # (D,), gives the mean score of a row without its scores
+        gradients = _Gradients(x, w, ctx.needs_input_grad, mean_row, objective.smoothing)
+        total, nll = (torch.zeros((), dtype=sum_dtype, device=x.device) for _ in range(2))
         for chunk in _chunks(x, labels, keep, len(w)):
-            scores = product(chunk.features, w.t(), exact)
+            scores = matmul_to(chunk.features, w.t(), sum_dtype)
             if b is not None:
                 scores += b
-            level = chunk.features.to(exact) @ mean + (0 if b is None else b.mean())  # mean score of each row
+            mean_score = chunk.features.to(sum_dtype) @ mean_row + (0 if b is None else b.mean())
             dtype = x.dtype if gradients else None
-            chunk_total, chunk_nll, slope = _chunk_loss(scores, chunk, level[:, None], objective, dtype)
+            chunk_total, chunk_nll, dscores = _chunk_loss(
+                scores, chunk, mean_score[:, None], objective, dtype
+            )
             total += chunk_total / passes
             nll += chunk_nll / passes
-            if slope is not None:
-                gradients.add(chunk, slope)
+            if dscores is not None:
+                gradients.add(chunk, dscores)
         ctx.save_for_backward(*gradients.finish(), x, w, b, labels, keep)
         ctx.objective = objective
         ctx.mark_non_differentiable(nll)
@@ -222,9 +227,11 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx, grad: Tensor, _):  # noqa: ANN001, ANN205
         *gradients, x, w, b, labels, keep = ctx.saved_tensors
         if torch.is_grad_enabled():
-            needed = ctx.needs_input_grad[:3]
-            plain = partial(_plain, labels=labels, keep=keep, objective=ctx.objective)
-            gradients = fused_loss.differentiable_gradient(plain, grad, (x, w, b), needed)
+
+            def plain(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+                return _plain(x, w, b, labels, keep, ctx.objective)[0]
+
+            gradients = grad_of_plain(plain, (x, w, b), grad, ctx.needs_input_grad[:3])
         else:
             scale = grad / len(x)
             gradients = [
@@ -235,42 +242,42 @@ class _Chunked(torch.autograd.Function):
 
 
 def _chunk_loss(
-    scores: Tensor, chunk: _Chunk, level: Tensor, objective: Objective, to: torch.dtype | None
+    scores: Tensor, chunk: _Chunk, mean_score: Tensor, objective: Objective, dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Loss and −log p of a chunk, summed over its tokens, and the gradient by its scores in dtype `to` unless
-    it is None.
+    """Loss and −log p of a chunk, summed over its tokens, and the gradient of its scores.
 
-    `level` is the mean of each row's scores. The gradient lacks what is cheaper to apply to its products:
-    −ε/V of smoothing at every score, and the zeros of padding rows.
+    `mean_score` is the mean of each row's scores, (n, 1). The gradient has this dtype; None: it is not
+    needed. It lacks what is cheaper to apply to its products: −ε/V of smoothing at every score, and the zeros
+    of padding rows.
     """
     smoothing, label = objective.smoothing, chunk.label
     log_p = torch.log_softmax(scores, -1)
     nll = -log_p.gather(-1, label)
-    loss = nll + smoothing * (scores.gather(-1, label) - level)  # (1 − ε)(lse − score) + ε(lse − level)
-    slope = torch.exp(-nll) + (smoothing - 1)  # gradient at the label, before rounding
+    # (1 − ε)(lse − score) + ε(lse − mean score)
+    loss = nll + smoothing * (scores.gather(-1, label) - mean_score)
+    at_label = torch.exp(-nll) + (smoothing - 1)  # the gradient at the label, before rounding
     if objective.agreement:
         p = log_p.exp()
         divergence, extra = _agreement(p, log_p, objective.agreement)
-        loss, slope, p = loss + divergence, slope + extra.gather(-1, label), (p + extra).to(to or p.dtype)
-    elif to == log_p.dtype:
-        p = log_p.exp_()
+        loss, at_label = loss + divergence, at_label + extra.gather(-1, label)
+        dscores = (p + extra).to(dtype or p.dtype)
+    elif dtype == log_p.dtype:
+        dscores = log_p.exp_()
     else:
-        p = None if to is None else torch.exp(log_p, out=torch.empty_like(log_p, dtype=to))
+        dscores = None if dtype is None else torch.exp(log_p, out=torch.empty_like(log_p, dtype=dtype))
     if chunk.inside is not None:
         loss, nll = loss * chunk.inside, nll * chunk.inside
-    if to is None or p is None:
+    if dtype is None or dscores is None:
         return loss.sum(), nll.sum(), None
-    return loss.sum(), nll.sum(), p.scatter_(-1, label, slope.to(to))
+    return loss.sum(), nll.sum(), dscores.scatter_(-1, label, at_label.to(dtype))
 
 
 def _agreement(p: Tensor, log_p: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """strength/2 · (KL(p₁‖p₂) + KL(p₂‖p₁))/2 for each row of each pass, and its gradient by the scores of
-    both.
-    """
+    """strength/2 · (KL(p₁‖p₂) + KL(p₂‖p₁))/2 for each row of both passes, and its gradient of the scores."""
     a, b = p.chunk(2)
     ratio = log_p[: len(a)] - log_p[len(a) :]  # log p₁ − log p₂
     forward, backward = (a * ratio).sum(-1, keepdim=True), -(b * ratio).sum(-1, keepdim=True)
-    slope = torch.cat([a * (ratio - forward) + a - b, b * (-ratio - backward) + b - a])
+    dscores = torch.cat([a * (ratio - forward) + a - b, b * (-ratio - backward) + b - a])
     # Both rows hold the term, so it counts twice; dividing by the number of passes halves the sum.
     divergence = (forward + backward) * (strength / 4)
-    return torch.cat([divergence, divergence]), slope.mul_(strength / 2)
+    return torch.cat([divergence, divergence]), dscores.mul_(strength / 2)

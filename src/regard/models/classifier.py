@@ -154,30 +154,29 @@ class Classifier(Model):
 
 
 def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
-    """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in
-    `regard.models.chunked_loss.cross_entropy`.
+    """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in `chunked_loss.cross_entropy`.
 
     scores is (batch, labels), or (2 · batch, labels) with `agreement`: two passes over the same texts.
     """
     log_p = torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1)
     log_p = log_p.unflatten(0, (2 if agreement else 1, len(labels)))  # (passes, batch, labels)
-    wrong = -log_p.gather(-1, labels.expand(len(log_p), -1)[..., None]).sum((1, 2)).mean()
-    total = wrong if not smoothing else (1 - smoothing) * wrong - smoothing * log_p.mean(-1).sum(-1).mean()
+    nll = -log_p.gather(-1, labels.expand(len(log_p), -1)[..., None]).sum((1, 2)).mean()
+    total = nll if not smoothing else (1 - smoothing) * nll - smoothing * log_p.mean(-1).sum(-1).mean()
     if agreement:
         one, other = log_p
         # KL in both directions.
         total = total + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum()
-    return Loss(total, wrong.detach(), len(labels))
+    return Loss(total, nll.detach(), len(labels))
 
 
 @torch.no_grad()
 def predict(
     model: Classifier, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """The most likely label of each text, and all probabilities (texts, labels) in the order of
-    `model.labels`.
+    """The most likely label of each text, and all probabilities, (texts, labels).
 
-    Texts of similar length are batched; results are in the order of the texts.
+    Columns are in the order of `model.labels`, rows in that of the texts. Texts of similar length form a
+    batch.
     """
     training, probabilities = model.training, np.zeros((len(texts), len(model.labels)), np.float32)
     model.eval()

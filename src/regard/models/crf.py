@@ -32,26 +32,25 @@ class Transitions(NamedTuple):
 
     def at_least(self, least: float) -> Transitions:
         """Clamp all scores from below."""
-        return Transitions(*(each.clamp(min=least) for each in self))
+        return Transitions(*(scores.clamp(min=least) for scores in self))
 
     def like(self, emissions: Tensor) -> Transitions:
         """Convert to the device and dtype of the emissions."""
-        return Transitions(*(each.to(emissions) for each in self))
+        return Transitions(*(scores.to(emissions) for scores in self))
 
 
 def rules(tags: Sequence[str], scheme: Scheme | None = None) -> Transitions:
     """0 where the tagging scheme allows a transition, −∞ where not."""
     scheme = scheme_of(tags) if scheme is None else scheme
-    allow = lambda rows: torch.tensor(rows, dtype=torch.bool)  # noqa: E731
     allowed = (
-        allow([scheme.legal(None, tag) for tag in tags]),
-        allow([[scheme.legal(before, after) for after in tags] for before in tags]),
-        allow([scheme.legal(tag, None) for tag in tags]),
+        [scheme.legal(None, tag) for tag in tags],
+        [[scheme.legal(before, after) for after in tags] for before in tags],
+        [scheme.legal(tag, None) for tag in tags],
     )
-    return Transitions(*(torch.zeros(matrix.shape).masked_fill(~matrix, -torch.inf) for matrix in allowed))
+    return Transitions(*(torch.where(torch.tensor(x, dtype=torch.bool), 0.0, -torch.inf) for x in allowed))
 
 
-def none(count: int) -> Transitions:
+def zero_transitions(count: int) -> Transitions:
     """Zero scores: every transition is allowed."""
     return Transitions(torch.zeros(count), torch.zeros(count, count), torch.zeros(count))
 
@@ -70,9 +69,7 @@ class CRF(nn.Module):
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
-    """The score of given sequences: (batch, T, K), (batch, T), (batch,) → (batch,). An empty sentence has
-    score 0.
-    """
+    """The score of given sequences, (batch, T, K), (batch, T), (batch,) → (batch,); 0 for empty sentences."""
     if not tags.shape[1]:
         return emissions.new_zeros(len(emissions))
     inside = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]  # (batch, T)
@@ -86,8 +83,9 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Tr
 
 
 def log_sum(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
-    """log Σ e^score over all sequences, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) →
-    (batch,).
+    """log Σ e^score over all tag sequences: (batch, T, K), (batch,) → (batch,).
+
+    By the forward algorithm, in O(T·K²).
     """
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
@@ -108,8 +106,9 @@ def negative_log_likelihood(
 
 @torch.no_grad()
 def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tuple[Tensor, Tensor]:
-    """The best sequence of each sentence, padded with 0, and its score: (batch, T, K), (batch,) → (batch, T),
-    (batch,).
+    """The best tag sequence of each sentence, (batch, T), padded with 0, and its score, (batch,).
+
+    emissions are (batch, T, K), lengths (batch,).
     """
     score = transitions.start + emissions[:, 0]
     previous: list[Tensor] = []  # for each step and tag, the best tag before it
@@ -129,11 +128,9 @@ def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tup
 
 
 def check_rules(tags: Sequence[str], transitions: Transitions) -> None:
-    """Raise a DataError if a sentence of one word has no well-formed tag; with O, B- or S- there always is
-    one.
-    """
-    alone = (transitions.start + transitions.end).max()
-    if not torch.isfinite(alone):
+    """Raise a DataError if a sentence of one word has no well-formed tag, such as O, B- or S-."""
+    best_single = (transitions.start + transitions.end).max()
+    if not torch.isfinite(best_single):
         raise DataError(
             f"no single word can be tagged with {', '.join(tags)}; "
             "the training data must contain O, or spans of one word"

@@ -1,6 +1,4 @@
-"""Cross-attention of recurrent decoders: y^a(t) from the query y^d(t) and the encoder states [y^e(1) …
-y^e(T^e)].
-"""
+"""Cross-attention of recurrent decoders: y^a(t) from the query y^d(t) and all encoder states y^e."""
 
 from __future__ import annotations
 
@@ -104,8 +102,9 @@ class ProjectedCrossAttention(nn.Module):
 
 
 class AdditiveCrossAttention(nn.Module):
-    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h does not depend on the step: `project` computes it
-    once.
+    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015).
+
+    U h does not depend on the step: `project` computes it once.
     """
 
     def __init__(

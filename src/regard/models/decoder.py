@@ -164,7 +164,7 @@ class RecurrentDecoderOptions(DecoderOptions):
         first = None if encoder is None else _initial_state(self.initial_state, encoder, stack)
         locked = {
             name: None if rate is None else LockedDropout(rate)
-            for name, rate in (("before", self.dropout_input), ("after", self.dropout_output))
+            for name, rate in (("input_dropout", self.dropout_input), ("output_dropout", self.dropout_output))
         }
         module = InputFeedingDecoder if feeds else RecurrentDecoder
         return module(stack, initial_state=first, attention=attention, dropout=dropout, **locked)
@@ -196,14 +196,14 @@ class RecurrentDecoder(nn.Module):
         initial_state: nn.Module | None = None,
         attention: nn.Module | None = None,
         dropout: float = 0.0,
-        before: nn.Module | None = None,
-        after: nn.Module | None = None,
+        input_dropout: nn.Module | None = None,
+        output_dropout: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.stack, self.initial_state, self.attention = stack, initial_state, attention
         self.width = stack.width + (0 if attention is None else attention.width)  # type: ignore[operator]
-        self.before = Dropout(dropout) if before is None else before
-        self.after = Dropout(dropout) if after is None else after
+        self.input_dropout = Dropout(dropout) if input_dropout is None else input_dropout
+        self.output_dropout = Dropout(dropout) if output_dropout is None else output_dropout
 
     def initial_hidden(self, memory: Memory | None, like: Tensor) -> RecurrentState:
         """Hidden states before the first token."""
@@ -215,10 +215,10 @@ class RecurrentDecoder(nn.Module):
         self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None
     ) -> tuple[Tensor, DecoderState]:
         state = self.start(memory, x) if state is None else state
-        y, hidden = self.stack(self.before(x), state.hidden)
+        y, hidden = self.stack(self.input_dropout(x), state.hidden)
         if self.attention is not None and state.memory is not None:
             y = torch.cat([y, self.attention(y, state.memory).to(y.dtype)], -1)
-        return self.after(y), DecoderState(state.memory, hidden)
+        return self.output_dropout(y), DecoderState(state.memory, hidden)
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         return DecoderState(memory, self.initial_hidden(memory, batch))
@@ -253,10 +253,10 @@ class InputFeedingDecoder(_StepByStep):
 
     def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         assert state.context is not None and state.memory is not None and self.attention is not None
-        fed = torch.cat([self.before(x), state.context.to(x.dtype)], -1)
+        fed = torch.cat([self.input_dropout(x), state.context.to(x.dtype)], -1)
         y, hidden = self.stack(fed[:, None], state.hidden)
         context = self.attention(y, state.memory)
-        features = self.after(torch.cat([y, context.to(y.dtype)], -1))[:, 0]
+        features = self.output_dropout(torch.cat([y, context.to(y.dtype)], -1))[:, 0]
         return features, DecoderState(state.memory, hidden, context[:, 0])
 
 
@@ -307,8 +307,9 @@ class BahdanauOptions(DecoderOptions):
 
 
 class BahdanauDecoder(_StepByStep):
-    """s_i = cell(s_(i−1), [y_(i−1); c_i]), c_i attended by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et
-    al. 2015).
+    """s_i = cell(s_(i−1), [y_(i−1); c_i]), c_i attended by s_(i−1) (Bahdanau et al. 2015).
+
+    The features are [s_i; c_i; y_(i−1)].
     """
 
     def __init__(
@@ -335,12 +336,12 @@ class BahdanauDecoder(_StepByStep):
 
     def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         assert state.memory is not None and state.projected is not None and self.attention is not None
-        x = self.before(x)
+        x = self.input_dropout(x)
         context = self.attention(state.hidden[-1][0][:, None], state.memory, state.projected)[:, 0].to(
             x.dtype
         )
         y, hidden = self.stack(torch.cat([x, context], -1)[:, None], state.hidden)
-        features = self.after(torch.cat([y[:, 0], context, x], -1))
+        features = self.output_dropout(torch.cat([y[:, 0], context, x], -1))
         return features, DecoderState(state.memory, hidden, projected=state.projected)
 
 

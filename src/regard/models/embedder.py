@@ -51,11 +51,11 @@ class EmbedderOptions(TextModelOptions):
 
 
 class Embedder(Model):
-    """pooling(encoder(embedding(tokens))), divided by its norm. `prepend_bos` puts BOS before a text, as
-    BERT's CLS.
+    """pooling(encoder(embedding(tokens))), divided by its norm.
 
-    Trained on pairs of texts with the same meaning: −log softmax(cos(x, y)/τ) in both directions (InfoNCE,
-    van den Oord et al. 2018, with in-batch negatives).
+    `prepend_bos` puts BOS before a text, like BERT's CLS token. Trained on pairs of texts with the same
+    meaning: −log softmax(cos(x, y)/τ) in both directions (InfoNCE, van den Oord et al. 2018, with in-batch
+    negatives).
     """
 
     kind = "embedder"
@@ -75,8 +75,9 @@ class Embedder(Model):
 
     @classmethod
     def of(cls, model: Any) -> Embedder:
-        """Make an embedder of any model with an encoder: of a classifier with its pooling, of a translator or
-        tagger with mean pooling. An embedder is returned as it is.
+        """Make an embedder of any model with an encoder; an embedder is returned unchanged.
+
+        A classifier keeps its pooling; a translator or tagger gets mean pooling.
         """
         if isinstance(model, cls):
             return model
@@ -114,9 +115,9 @@ class Embedder(Model):
         x = self.encode(*self._source(batch.source, batch.source_lengths))
         y = self.encode(*self._target(batch))
         scores = (x @ y.T).float() / self.temperature  # (batch, batch): row i should choose column i
-        scores = scores.masked_fill(_same(batch), -torch.inf)
-        right = torch.arange(len(x), device=x.device)
-        total, nll = (_both_ways(scores, right, e) for e in (smoothing, 0.0))
+        scores = scores.masked_fill(_is_same_text(batch), -torch.inf)
+        correct = torch.arange(len(x), device=x.device)
+        total, nll = (_symmetric_loss(scores, correct, e) for e in (smoothing, 0.0))
         return Loss(total, nll.detach(), len(x))
 
     def _source(self, tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -150,21 +151,22 @@ class Embedder(Model):
         return digest.hexdigest()
 
 
-def _both_ways(scores: Tensor, right: Tensor, smoothing: float) -> Tensor:
-    """Mean of the cross-entropies of rows over columns and of columns over rows; entries of −∞ are not
-    smoothed.
+def _symmetric_loss(scores: Tensor, correct: Tensor, smoothing: float) -> Tensor:
+    """Mean of the cross-entropies of rows over columns and of columns over rows.
+
+    Label smoothing leaves out entries of −∞.
     """
-    halves = []
+    losses = []
     for s in (scores, scores.T):
         log_p = s.log_softmax(-1)
-        own = -log_p.gather(-1, right[:, None]).sum()
+        nll = -log_p.gather(-1, correct[:, None]).sum()
         possible = s > -torch.inf
-        mean = -(log_p.masked_fill(~possible, 0.0).sum(-1) / possible.sum(-1)).sum() if smoothing else own
-        halves.append((1 - smoothing) * own + smoothing * mean)
-    return (halves[0] + halves[1]) / 2
+        mean = -(log_p.masked_fill(~possible, 0.0).sum(-1) / possible.sum(-1)).sum() if smoothing else nll
+        losses.append((1 - smoothing) * nll + smoothing * mean)
+    return (losses[0] + losses[1]) / 2
 
 
-def _same(batch: Batch) -> Tensor:
+def _is_same_text(batch: Batch) -> Tensor:
     """Pairs (i, j), i ≠ j, with the same source or the same target text: they are no negatives."""
     assert batch.source is not None
     equal = lambda x: (x[:, None] == x[None]).all(-1)  # noqa: E731

@@ -18,7 +18,7 @@ from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack
 from regard.models.attention_options import POSITIONS, PositionName
-from regard.models.memory import Memory, real
+from regard.models.memory import Memory, token_mask
 from regard.models.options import ENCODERS, EncoderOptions, Size, build_encoder, by_kind
 from regard.models.options import Dropout as DropoutRate
 from regard.models.transformer import TransformerEncoder, TransformerOptions
@@ -26,13 +26,13 @@ from regard.models.transformer import TransformerEncoder, TransformerOptions
 Cell = Literal["rnn", "gru", "lstm"]
 
 
-def max_positions(part: Any) -> int | None:
+def max_positions(module: Any) -> int | None:
     """Return how many tokens an encoder or decoder can read: the rows of its smallest learned position table.
 
-    None if it has no such table, or if `part` is not a module (a model without an encoder).
+    None if it has no such table, or if `module` is None (a model without an encoder).
     """
-    modules = part.modules() if isinstance(part, nn.Module) else ()
-    return min((module.maxlen for module in modules if isinstance(module, Learned)), default=None)
+    modules = module.modules() if isinstance(module, nn.Module) else ()
+    return min((inner.maxlen for inner in modules if isinstance(inner, Learned)), default=None)
 
 
 @ENCODERS.add("recurrent")
@@ -124,7 +124,7 @@ class ConvolutionalEncoder(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.widen(self.dropout(self.position(x)))  # (batch, S, dim) → (batch, S, width)
         for layer in self.layers:
-            x = x if lengths is None else x * real(x, lengths)
+            x = x if lengths is None else x * token_mask(x, lengths)
             x = x + self.dropout(torch.relu(layer(x)))
         return Memory(x, lengths)
 
@@ -230,5 +230,5 @@ class TextCnnEncoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.dropout(x)
-        x = x if lengths is None else x * real(x, lengths)
+        x = x if lengths is None else x * token_mask(x, lengths)
         return Memory(torch.cat([torch.relu(layer(x)) for layer in self.layers], -1), lengths)

@@ -1,6 +1,4 @@
-"""Save and load a model folder: config.json, model.safetensors, the tokenizers, and card.json with its
-history.
-"""
+"""Save and load a model folder: config.json, model.safetensors, tokenizers, and its history in card.json."""
 
 from __future__ import annotations
 
@@ -40,8 +38,9 @@ def save(
     card: dict[str, Any],
     precision: str = "float32",
 ) -> None:
-    """Write the folder. Each file is written atomically; config.json comes last, so a folder that has it is
-    complete. With precision int8, matrices are stored in int8 (see int8.py).
+    """Write a model folder; with precision int8, matrices are stored in int8 (see int8.py).
+
+    Each file is written atomically. config.json comes last, so a folder that has it is complete.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +73,7 @@ def save(
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Load the model of a folder, in eval mode, with `.source_tokenizer`, `.target_tokenizer`, `.config` and
-    `.card`.
+    """Load the model of a folder in eval mode, with its tokenizers, `.config` and `.card`.
 
     Files are verified against checksums.json if the folder has one; a file is hashed again only when it
     changes. Weights that are stored in int8 are restored, and `.stored_precision` is "int8".
@@ -117,22 +115,16 @@ def _tokenizer_files(folder: Path) -> list[str]:
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The source and the target tokenizer of a model folder."""
-    found = [_tokenizer(_need(folder / name)) for name in _tokenizer_files(folder)]
-    return found[0], found[-1]
+    tokenizers = [_tokenizer(_need(folder / name)) for name in _tokenizer_files(folder)]
+    return tokenizers[0], tokenizers[-1]
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a Path, or raise an OptionError: the system refuses other types and strings with a NUL
-    character.
-    """
-    if (
-        not isinstance(value, str | os.PathLike)
-        or not isinstance(found := os.fspath(value), str)
-        or "\0" in found
-        or not found
-    ):
+    """Return a Path; raise an OptionError for other types, empty strings and strings with a NUL character."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
         raise OptionError(f"{name} is a path, a string or a Path, got {quoted(value)}")
-    return Path(found)
+    return Path(path)
 
 
 def is_file(path: Path) -> bool:
@@ -171,8 +163,9 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def _filled(folder: Path, config: dict[str, Any]) -> Any:
-    """The model with its stored weights. It is first built on the meta device and compared with the file, so
-    that a wrong config takes no memory.
+    """The model with its stored weights.
+
+    It is first built on the meta device and compared with the file, so that a wrong config takes no memory.
     """
     path, where = folder / "model.safetensors", folder / "config.json"
     arguments = (config["model"], config["source_vocabulary"], config["target_vocabulary"])
@@ -181,7 +174,7 @@ def _filled(folder: Path, config: dict[str, Any]) -> Any:
             shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
             scales = int8.take_scales(path, shapes)
             check_layers(where, config["model"], len(shapes))
-            # what remains random, such as torch.randn, must not change the caller's generator
+            # Some weights are still drawn, as by torch.randn; the caller's generator must not change.
             with torch.random.fork_rng(devices=[]), SkipInitialization():
                 with torch.device("meta"):
                     _check_shapes(path, build(*arguments), shapes)
@@ -239,18 +232,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     return check_config(folder / "config.json", config)
 
 
-def _check_shapes(path: Path, model: torch.nn.Module, have: dict[str, tuple[int, ...]]) -> None:
-    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    wrong = sorted(set(have) ^ set(want))
-    if wrong:
-        side = "lacks" if wrong[0] in want else "has an unknown"
+def _check_shapes(path: Path, model: torch.nn.Module, stored: dict[str, tuple[int, ...]]) -> None:
+    """Raise a FolderError if names or shapes in the file are not those of the model."""
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    unmatched = sorted(set(stored) ^ set(expected))
+    if unmatched:
+        problem = "lacks" if unmatched[0] in expected else "has an unknown"
         raise FolderError(
-            f"{path} {side} {wrong[0]!r}: it belongs to another config.json; copy the folder again"
+            f"{path} {problem} {unmatched[0]!r}: it belongs to another config.json; copy the folder again"
         )
-    for name, shape in want.items():
-        if have[name] != shape:
+    for name, shape in expected.items():
+        if stored[name] != shape:
             raise FolderError(
-                f"{path} holds {name!r} as {have[name]} and config.json makes it {shape}; copy it again"
+                f"{path} holds {name!r} as {stored[name]} and config.json makes it {shape}; copy it again"
             )
 
 
@@ -291,18 +285,18 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise FolderError(f"{path} is nested too deep to be read; it is damaged, so copy it again") from None
     except (OSError, ValueError) as error:
         raise FolderError(
             f"{path} cannot be read ({_first_line(error)}); it is damaged, so copy it again"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise FolderError(
-            f"{path} holds a {type(found).__name__} where an object belongs; it is damaged, so copy it again"
+            f"{path} holds a {type(value).__name__} where an object belongs; it is damaged, so copy it again"
         )
-    return found
+    return value
 
 
 def _json_text(value: dict[str, Any]) -> str:

@@ -1,28 +1,29 @@
-"""Cross-entropy with its output matrix on a GPU: one Triton kernel per chunk of logits (loss_kernel.py).
+"""Output layer and cross-entropy on a GPU: one Triton kernel per chunk of logits (loss_kernel.py).
 
-The kernel turns a chunk of logits into its gradient while it is in memory, so logits are read twice (the
-second time from the L2 cache) and written once, and never exist for the whole batch.
+The kernel turns a chunk of logits into its gradient. It reads the logits twice, the second time from the L2
+cache, and writes them once. The logits of the whole batch never exist at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.attention.kernels.kernel import grad_of_plain
 from regard.attention.kernels.triton import is_installed
 from regard.attention.tracing import tracer
 from regard.data.tokenizer import PAD
 from regard.layers.fused_parts import is_enabled
 
-CHUNK_LOGITS = 1 << 28  # logits of a chunk; fewer chunks mean fewer sums of the gradient of the matrix
-CHUNK_ROWS = 128  # the tile of a matmul
+CHUNK_LOGITS = 1 << 28  # logits of a chunk; every chunk adds to the gradient of the output matrix once
+CHUNK_ROWS = 128  # rows of a chunk are a multiple of it, the tile of a matmul
 LOGITS_DTYPE: torch.dtype | None = torch.float32  # None: that of the features, half the memory traffic
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MIN_VOCABULARY = 1024  # a smaller one would leave most of a program's block empty
-BLOCK, WARPS = 4096, 8  # logits that a program handles at a time
+BLOCK, WARPS = 4096, 8  # logits that a program handles at a time, and its warps
 
 Gradients = list[Tensor | None]
 
@@ -52,7 +53,10 @@ def fused_cross_entropy(
 
 
 class _Fused(torch.autograd.Function):
-    """Computes all gradients in the forward pass. Casts inside, so the matrix's gradient stays in float32."""
+    """Computes all gradients in the forward pass.
+
+    It casts the inputs itself, so that the gradient of the output matrix stays in float32.
+    """
 
     @staticmethod
     def forward(ctx, x, w, b, labels, smoothing, dtype):  # noqa: ANN001, ANN205
@@ -61,11 +65,11 @@ class _Fused(torch.autograd.Function):
         losses = torch.empty((2, len(x)), dtype=torch.float32, device=x.device)
         gradients: Gradients = [None, None, None]
         for rows in _chunks(len(x), len(w)):
-            slope = _chunk_gradient(
+            dlogits = _run_chunk(
                 x_cast[rows], w_cast, b, labels[rows], smoothing, losses[:, rows], any(needed)
             )
-            if slope is not None:
-                _add_gradients(gradients, needed, slope, x_cast, w_cast, rows)
+            if dlogits is not None:
+                _add_gradients(gradients, needed, dlogits, x_cast, w_cast, rows)
         ctx.save_for_backward(*gradients, x, w, b, labels)
         ctx.smoothing = smoothing
         total, nll = losses.sum(1)
@@ -78,10 +82,10 @@ class _Fused(torch.autograd.Function):
         *gradients, x, w, b, labels = ctx.saved_tensors
         if torch.is_grad_enabled():
 
-            def plain(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-                return plain_cross_entropy(x, w, b, labels, ctx.smoothing)
+            def plain(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+                return plain_cross_entropy(x, w, b, labels, ctx.smoothing)[0]
 
-            gradients = differentiable_gradient(plain, grad, (x, w, b), ctx.needs_input_grad[:3])
+            gradients = grad_of_plain(plain, (x, w, b), grad, ctx.needs_input_grad[:3])
         else:
             gradients = [
                 None if gradient is None else (gradient * grad.to(gradient.dtype)).to(tensor.dtype)
@@ -91,13 +95,13 @@ class _Fused(torch.autograd.Function):
 
 
 def _chunks(rows: int, vocabulary: int) -> list[slice]:
-    """Chunks of about equal size, a multiple of CHUNK_ROWS: the last one is not a small remainder."""
+    """Chunks of about equal size, multiples of CHUNK_ROWS, so that the last one is not a small remainder."""
     count = max(1, -(-rows * vocabulary // CHUNK_LOGITS))
-    size = -(-rows // (CHUNK_ROWS * count)) * CHUNK_ROWS
+    size = max(1, -(-rows // (CHUNK_ROWS * count))) * CHUNK_ROWS
     return [slice(start, min(rows, start + size)) for start in range(0, rows, size)]
 
 
-def _chunk_gradient(
+def _run_chunk(
     x: Tensor,
     w: Tensor,
     b: Tensor | None,
@@ -106,7 +110,7 @@ def _chunk_gradient(
     losses: Tensor,
     needs_grad: bool,
 ) -> Tensor | None:
-    """Fill the losses (2, rows) of a chunk: total and −log p; return the gradient of its logits."""
+    """Fill the losses (2, rows) of a chunk: total and −log p. Return the gradient of its logits (rows, V)."""
     from regard.models import loss_kernel
 
     logits = _compute_logits(x, w)
@@ -122,56 +126,42 @@ def _chunk_gradient(
 
 
 def _compute_logits(x: Tensor, w: Tensor) -> Tensor:
-    """x wᵀ, (rows, V); in the features' dtype, its rows are aligned for the matmuls that read it."""
+    """x wᵀ, (rows, V). In the features' dtype, rows are padded in memory, aligned for the next matmuls."""
     if LOGITS_DTYPE is not None and x.dtype != LOGITS_DTYPE:
-        return product(x, w.t(), LOGITS_DTYPE)
+        return matmul_to(x, w.t(), LOGITS_DTYPE)
     out = x.new_empty((len(x), -(-len(w) // 64) * 64))[:, : len(w)]
     return torch.mm(x, w.t(), out=out)
 
 
 def _add_gradients(
-    gradients: Gradients, needed: Sequence[bool], slope: Tensor, x: Tensor, w: Tensor, rows: slice
+    gradients: Gradients, needed: Sequence[bool], dlogits: Tensor, x: Tensor, w: Tensor, rows: slice
 ) -> None:
     """Add a chunk to the gradients of features, matrix and bias, given the gradient of its logits."""
     dx, dw, db = gradients
     if needed[0]:
         gradients[0] = dx = torch.empty_like(x) if dx is None else dx
-        torch.mm(slope, w, out=dx[rows])
+        torch.mm(dlogits, w, out=dx[rows])
     if needed[1]:
-        part = product(slope.t(), x[rows], torch.float32)
-        gradients[1] = part if dw is None else dw.add_(part)
+        chunk_dw = matmul_to(dlogits.t(), x[rows], torch.float32)  # (V, dim)
+        gradients[1] = chunk_dw if dw is None else dw.add_(chunk_dw)
     if needed[2]:
-        part = slope.sum(0, dtype=torch.float32)
-        gradients[2] = part if db is None else db.add_(part)
+        chunk_db = dlogits.sum(0, dtype=torch.float32)
+        gradients[2] = chunk_db if db is None else db.add_(chunk_db)
 
 
-def product(a: Tensor, b: Tensor, to: torch.dtype) -> Tensor:
-    """a b in dtype `to`; a GPU writes the result in it directly."""
-    return torch.mm(a, b, out_dtype=to) if a.device.type == "cuda" and a.dtype != to else (a @ b).to(to)
+def matmul_to(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a b in another dtype; a GPU does not round the result to that of a and b first."""
+    on_gpu = a.device.type == "cuda"
+    return torch.mm(a, b, out_dtype=dtype) if on_gpu and a.dtype != dtype else (a @ b).to(dtype)
 
 
 def plain_cross_entropy(
     x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """What `fused_cross_entropy` computes, by torch operations on all logits."""
+    """What `fused_cross_entropy` computes, in plain torch on all logits."""
     logits = (x @ w.to(x.dtype).t()).float()
     log_p = torch.log_softmax(logits if b is None else logits + b, -1)
     nll = -log_p.gather(-1, labels[:, None])[:, 0]
     loss = (1 - smoothing) * nll - smoothing * log_p.mean(-1)
     keep = labels != PAD
     return loss.where(keep, 0.0).sum(), nll.detach().where(keep, 0.0).sum()
-
-
-def differentiable_gradient(
-    function: Callable[..., tuple[Tensor, Tensor]],
-    grad: Tensor,
-    inputs: tuple[Tensor, Tensor, Tensor | None],
-    needed: Sequence[bool],
-) -> Gradients:
-    """The gradient of `function` by features, matrix and bias, differentiable by them and by `grad`."""
-    # Views, because the features may depend on the matrix: the gradient by one must not flow into the other.
-    x, w, b = (None if tensor is None else tensor.view_as(tensor) for tensor in inputs)
-    total, _ = function(x, w, b)
-    wanted = [tensor for tensor, need in zip((x, w, b), needed, strict=True) if need and tensor is not None]
-    gradients = iter(torch.autograd.grad(total, wanted, grad, create_graph=True))
-    return [next(gradients) if need else None for need in needed]

@@ -2,8 +2,8 @@
 
     weight[r, c] ≈ scale[r] · values[r, c],   values in −127 … 127
 
-A scale is chosen such that the engine, given the restored weights, finds the same integers and the same scale
-to the last bit. So a stored model is rounded once, and the engine needs nothing but the restored weights.
+A scale is chosen such that the engine computes the same integers and the same scale, to the last bit, from
+the restored weights. So a stored model is rounded only once, and the engine needs nothing but these weights.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def take_scales(path: Path, shapes: dict[str, tuple[int, ...]]) -> set[str]:
     """Remove the scales from the shapes of a file; return the names of the tensors that they belong to."""
     names = {name for name in shapes if name + SCALE in shapes}
     for name in names:
-        found, shape = shapes.pop(name + SCALE), shapes[name]
-        if found != shape[:1]:
+        scales, shape = shapes.pop(name + SCALE), shapes[name]
+        if scales != shape[:1]:
             raise FolderError(
-                f"{path} holds {len(shape) and shape[0]} rows of {name!r} and {found} scales; copy it again"
+                f"{path} holds {len(shape) and shape[0]} rows of {name!r} and {scales} scales; copy it again"
             )
     return names
 
@@ -76,8 +76,10 @@ def check_types(path: Path, name: str, values: Tensor, scale: Tensor) -> None:
 
 
 def _scale(largest: Tensor) -> Tensor:
-    """largest / 127 rounded up to 16 significant bits: then 127 · scale is exact in float32, and so is the
-    division by 127 with which the engine gets the scale back from the largest weight of a row.
+    """largest / 127, rounded up to 16 significant bits.
+
+    Then 127 · scale is exact in float32, and so is the division by 127 by which the engine computes the scale
+    from the largest weight of a row.
     """
     mantissa, exponent = torch.frexp(largest / LEVELS)
     scale = torch.ldexp(torch.ceil(mantissa * 2**BITS), exponent - BITS)

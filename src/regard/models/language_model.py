@@ -23,9 +23,7 @@ class LanguageModel(AutoregressiveModel):
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
     ) -> Loss:
-        """The loss of a batch. A recurrent model starts from `state`; the loss holds the state after the
-        batch.
-        """
+        """The loss of a batch. A recurrent model starts from `state` and returns its last one in the loss."""
         tokens = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
         features, after = self.decoder(self.target(tokens), None, state)
         loss = self.predict(features, batch.target[:, 1:], smoothing, agreement)

@@ -1,10 +1,10 @@
-"""Triton kernel of the cross-entropy: turns rows of logits into their gradient and emits the row losses.
+"""Triton kernel of the cross-entropy: the loss of each row of logits, and the gradient of the logits.
 
     loss = (1 − ε)(lse − logit[label]) + ε (lse − mean of the logits),  lse = log Σ exp(logits)
     gradient = softmax − ε/V − (1 − ε) [label]
 
-One program per row, in float32, in two passes over the row: the second one reads it from the L2 cache. Rows
-whose label is IGNORE have no loss and a gradient of zeros.
+Each program handles one row, in float32, in two passes: the second one reads the row from the L2 cache. Rows
+whose label is IGNORE have loss and gradient 0.
 """
 
 # Triton code is compiled by its own rules, which type checkers do not know.
@@ -40,18 +40,18 @@ def cross_entropy_rows(
 
     top = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)  # Σ exp(x − top)
-    level = tl.full([], 0.0, tl.float32)  # Σ x
+    plain_sum = tl.full([], 0.0, tl.float32)  # Σ x
     for start in range(0, vocabulary, BLOCK):
         v = start + tl.arange(0, BLOCK)
         x = _logits(LOGITS, BIAS, v, vocabulary, HAS_BIAS)
-        level += tl.sum(x, 0)
+        plain_sum += tl.sum(x, 0)
         x = tl.where(v < vocabulary, x, float("-inf"))
         new_top = tl.maximum(top, tl.max(x, 0))
         total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top), 0)
         top = new_top
     lse = top + tl.log(total)
     nll = lse - logit
-    loss = (1 - smoothing) * nll + smoothing * (lse - level / vocabulary)
+    loss = (1 - smoothing) * nll + smoothing * (lse - plain_sum / vocabulary)
     tl.store(NLL + row, tl.where(ignored, 0.0, nll))
     tl.store(LOSS + row, tl.where(ignored, 0.0, loss))
 
@@ -61,5 +61,5 @@ def cross_entropy_rows(
             v = start + tl.arange(0, BLOCK)
             x = _logits(LOGITS, BIAS, v, vocabulary, HAS_BIAS)
             at_label = tl.where(v == label, 1 - smoothing, 0.0)
-            slope = tl.where(ignored, 0.0, tl.exp(x - lse) - share - at_label)
-            tl.store(GRAD + v, slope.to(GRAD.dtype.element_ty), mask=v < vocabulary)
+            grad = tl.where(ignored, 0.0, tl.exp(x - lse) - share - at_label)
+            tl.store(GRAD + v, grad.to(GRAD.dtype.element_ty), mask=v < vocabulary)

@@ -1,4 +1,4 @@
-"""The state of a search: encoder output (Memory) and what a decoder keeps between steps (DecoderState)."""
+"""The state of a search: encoder output (`Memory`) and decoder state between steps (`DecoderState`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Memory(NamedTuple):
             return self.states.mean(1)
         if self.lengths is None:
             return self.states.sum(1)  # no tokens: zeros
-        total = (self.states * real(self.states, self.lengths)).sum(1)
+        total = (self.states * token_mask(self.states, self.lengths)).sum(1)
         return total / self.lengths.clamp(min=1)[:, None].to(total.dtype)
 
     def reorder(self, rows: Tensor) -> Memory:
@@ -67,16 +67,16 @@ class Memory(NamedTuple):
 
 @dataclass
 class DecoderState:
-    """Decoder state between steps: encoder output, recurrent states, key/value caches. A decoder uses what it
-    needs.
+    """Decoder state between steps: encoder output, recurrent states, key/value caches.
+
+    A decoder uses the fields that it needs.
     """
 
     memory: Memory | None = None
     hidden: RecurrentState = field(default_factory=list)  # of every recurrent layer
     context: Tensor | None = None  # y^a(t−1), for input feeding
     projected: Tensor | None = None  # U h of every source token, for Bahdanau's attention
-    # Of every layer: self-attention, cross-attention.
-    caches: list[tuple[Cache, Cache]] = field(default_factory=list)
+    caches: list[tuple[Cache, Cache]] = field(default_factory=list)  # per layer: self- and cross-attention
     length: int = 0  # tokens in the caches
 
     def reorder(self, rows: Tensor) -> DecoderState:
@@ -96,8 +96,9 @@ class DecoderState:
         )
 
     def join(self, other: DecoderState) -> DecoderState:
-        """Concatenate with the sentences of another state. A recurrent state has no length, so the two may be
-        at different steps; key/value caches cannot be joined, because all rows of one share a length.
+        """Concatenate with the sentences of another state; the two may be at different steps.
+
+        Only recurrent states can be joined: all rows of a key/value cache share one length.
         """
         assert not self.caches and not other.caches
         if self.memory is None or other.memory is None:
@@ -113,9 +114,7 @@ class DecoderState:
 
 
 def finite_padding(lengths: Tensor) -> Padding:
-    """The padding mask of finite states; an empty sentence keeps its first position, so that no row is fully
-    masked.
-    """
+    """The padding mask of finite states; of an empty sentence one position stays visible: no row is empty."""
     return Padding(lengths.clamp(min=1), finite=True)
 
 
@@ -125,6 +124,6 @@ def stack_padded(x: Tensor, y: Tensor, width: int) -> Tensor:
     return torch.cat([fit(x), fit(y)])
 
 
-def real(x: Tensor, lengths: Tensor) -> Tensor:
+def token_mask(x: Tensor, lengths: Tensor) -> Tensor:
     """1 at tokens and 0 at padding, (batch, T, 1), in the dtype of x."""
     return (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None].to(x.dtype)

@@ -58,12 +58,11 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def flops(self, source_length: int, target_length: int) -> int:
-        """Floating-point operations (multiply and add are two) of the matrix products in a forward pass of
-        one sentence.
+        """Floating-point operations of the matrix products in a forward pass of one sentence.
 
-        torch counts them on meta tensors at a few lengths; between those the count is a polynomial of degree
-        two. Training takes three times as many: the backward pass has two products for each of the forward
-        pass.
+        A multiplication and an addition are two operations. torch counts them on meta tensors at a few
+        lengths; a polynomial of degree two gives the count at all others. Training takes three times as many:
+        the backward pass has two products for each of the forward pass.
         """
         terms = lambda s, t: [1, s, t, s * s, t * t, s * t]  # noqa: E731
         if not self._cost:

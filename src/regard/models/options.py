@@ -109,8 +109,9 @@ MODELS: Registry[type[ModelOptions]] = Registry("model")
 
 
 class EncoderOptions(PartOptions):
-    """Base class of encoder options. An encoder maps (batch, S, dim) and lengths to a `Memory` of width
-    `.width`.
+    """Base class of encoder options.
+
+    An encoder maps (batch, S, dim) and lengths to a `Memory` of width `.width`.
     """
 
     registry: ClassVar = ENCODERS
@@ -129,8 +130,9 @@ class EncoderOptions(PartOptions):
 
 
 class DecoderOptions(PartOptions):
-    """Base class of decoder options. A decoder has `width`, `forward`, `start`, `step` and `joins` (see
-    decoder.py).
+    """Base class of decoder options.
+
+    A decoder has `width`, `forward`, `start`, `step` and `joins` (see decoder.py).
     """
 
     registry: ClassVar = DECODERS

@@ -21,7 +21,7 @@ from regard.layers.multihead import MultiHead
 from regard.layers.recurrent import RecurrentStack
 from regard.models.attention_options import ENERGIES, NORMALIZERS, EnergyName, NormalizerName
 from regard.models.encoder import Cell
-from regard.models.memory import Memory, real
+from regard.models.memory import Memory, token_mask
 from regard.models.options import POOLINGS, PoolingOptions, Size
 
 
@@ -65,7 +65,7 @@ class SumPooling(nn.Module):
 
     def forward(self, memory: Memory) -> Tensor:
         x = memory.states
-        return (x if memory.lengths is None else x * real(x, memory.lengths)).sum(1)
+        return (x if memory.lengths is None else x * token_mask(x, memory.lengths)).sum(1)
 
 
 @POOLINGS.add("max")
@@ -91,7 +91,7 @@ class MaxPooling(nn.Module):
             return x.sum(1)  # no tokens: zeros
         if memory.lengths is None:
             return x.amax(1)
-        padding = ~real(x, memory.lengths).bool()
+        padding = ~token_mask(x, memory.lengths).bool()
         return x.masked_fill(padding, -torch.inf).amax(1).masked_fill((memory.lengths == 0)[:, None], 0.0)
 
 

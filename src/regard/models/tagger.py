@@ -26,9 +26,9 @@ from regard.models.crf import (
     Transitions,
     check_rules,
     negative_log_likelihood,
-    none,
     rules,
     viterbi,
+    zero_transitions,
 )
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import RecurrentEncoderOptions, max_positions
@@ -145,9 +145,9 @@ class Tagger(Model):
     def rules(self) -> Transitions:
         """Which tag may follow which, as scores 0 and −∞."""
         if self._rules is None:
-            found = rules(self.tags)
-            check_rules(self.tags, found)
-            self._rules = found
+            transitions = rules(self.tags)
+            check_rules(self.tags, transitions)
+            self._rules = transitions
         return self._rules
 
     def forward(
@@ -185,9 +185,7 @@ class Tagger(Model):
         return (source < self.source.vocab) & ((source > EOS) | (source == UNK))
 
     def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Prepared rows x1 … xn EOS → words (or sub-word tokens), characters, and the number of words of each
-        row.
-        """
+        """Split prepared rows x1 … xn EOS into words (or sub-word tokens), characters, and words per row."""
         if self.subwords:
             return source, None, self._first_tokens(source).sum(1)
         if self.characters is not None:
@@ -252,7 +250,7 @@ class Tagger(Model):
     def decode(self, scores: Tensor, lengths: Tensor) -> list[list[str]]:
         """The best well-formed tag sequences, from scores (batch, W, tags)."""
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        learned = none(len(self.tags)) if self.crf is None else self.crf.transitions
+        learned = zero_transitions(len(self.tags)) if self.crf is None else self.crf.transitions
         best, _ = viterbi(scores, lengths, learned.like(scores) + self.rules.like(scores))
         return [
             [self.tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)
@@ -264,29 +262,29 @@ class Tagger(Model):
     ) -> list[list[str]]:
         """The tags of each sentence, in order; sentences of similar length are batched."""
         training = self.training
-        parts = [
-            (at, text)
-            for at, words in enumerate(sentences)
+        pieces = [
+            (number, text)
+            for number, words in enumerate(sentences)
             if words
-            for text in self._parts(list(map(one_word, words)))
+            for text in self._split(list(map(one_word, words)))
         ]
-        texts, found = [text for _, text in parts], [[] for _ in parts]
+        texts, piece_tags = [text for _, text in pieces], [[] for _ in pieces]
         self.eval()
         with track(len(texts), "tagging", "sentences") if progress else nullcontext() as bar:
             for rows, tokens, lengths in batches(self, texts, batch_tokens):
                 words, characters, counts = self.read(tokens.to(self.device), lengths.to(self.device))
                 decoded = self.decode(self(words, characters, counts), counts)
                 for row, tags in zip(rows, decoded, strict=True):
-                    found[row] = tags
+                    piece_tags[row] = tags
                 if bar is not None:
                     bar.advance(len(rows))
         self.train(training)
-        answers: list[list[str]] = [[] for _ in sentences]
-        for (at, _), tags in zip(parts, found, strict=True):
-            answers[at] += tags
-        return answers
+        all_tags: list[list[str]] = [[] for _ in sentences]
+        for (number, _), tags in zip(pieces, piece_tags, strict=True):
+            all_tags[number] += tags
+        return all_tags
 
-    def _parts(self, words: list[str]) -> Iterator[str]:
+    def _split(self, words: list[str]) -> Iterator[str]:
         """Split a sentence into texts that fit a learned position table; usually it is one."""
         most = max_positions(self.encoder) if self.subwords else None
         room = None if most is None else most - 1 - self.prepend_bos
@@ -308,9 +306,7 @@ class Tagger(Model):
         return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
-        """`source` are the characters, `target` the words: the cost does not depend on which word has which
-        characters.
-        """
+        """`source` are the characters, `target` the words; it does not matter which word has which."""
         if self.subwords:
             return self.output(self.encoder(self.source(source), None).states)
         if self.characters is None:

@@ -34,8 +34,9 @@ def target_language(model: Any) -> str | None:
 
 
 def language_of(card: dict[str, Any], side: str) -> str | None:
-    """The language of the source or target side, as in the recipe of a model's card or, for an imported
-    model, under `languages`; None if unknown.
+    """The language of the source or target side, from the recipe in a model's card; None if unknown.
+
+    The card of an imported model has it under `languages`.
     """
     recipe = card.get("recipe") or {}
     named = (recipe.get("data") or card.get("languages") or {}).get(side)
@@ -73,13 +74,13 @@ def add_target(
 
     A text that begins with such a code keeps it. Without `to`, a text in another language than English is
     translated into English, and English into the only other language if there is one; else an OptionError
-    lists the languages. A text that does not tell its language has that of all texts together; with
-    `one_language`, as for the lines of a file, every text has.
+    lists the languages. If the language of a text cannot be guessed, that of all texts together is used; with
+    `one_language`, as for the lines of a file, it is used for every text.
     """
     codes = target_languages(model)
     if not codes:
         return list(texts)
-    together = guess_language_of(texts) if to is None else None
+    common = guess_language_of(texts) if to is None else None
 
     def tagged(text: str) -> str:
         code, _ = split_language(text, codes)
@@ -89,7 +90,7 @@ def add_target(
             return text
         if to is not None:
             return f">>{to}<< {text}"
-        language = together if one_language else guess_language(text) or together
+        language = common if one_language else guess_language(text) or common
         return f">>{_default_target(text, language, codes)}<< {text}"
 
     return [tagged(text) for text in texts]
@@ -108,8 +109,9 @@ def _default_target(text: str, language: str | None, codes: tuple[str, ...]) -> 
 
 
 def target_of(references: Sequence[str], model: Any, named: str | None = None) -> str | None:
-    """The target language of given translations: `named` if the model knows it, else guessed; None for a
-    model of one direction.
+    """The target language of given translations: `named` if the model has it, else guessed from them.
+
+    None for a model of one direction, or if it cannot be guessed.
     """
     codes = target_languages(model)
     if not codes or named in codes:

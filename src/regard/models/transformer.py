@@ -15,6 +15,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.fused_parts import is_enabled
 from regard.layers.fused_residual import Sublayer, can_fuse, run_sublayers
 from regard.layers.kv_cache import Cache
+from regard.layers.linear import has_plain_call
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.residual import Residual, make_norm
 from regard.models.attention_options import (
@@ -222,11 +223,11 @@ class TransformerStack(nn.Module):
     def _fusible_sublayers(
         self, x: Tensor, memory: Memory | None, mask: MaskLike | None
     ) -> list[Sublayer] | None:
-        """All sublayers in order if the fused path can run them, which calls no layer as a module."""
+        """All sublayers in order if the fused path can run them, which does not call their layers."""
         if not is_enabled("residual") or not x.is_cuda:
             return None
         for layer in self.layers:  # FSDP and activation checkpointing hook or replace layers
-            if type(layer) is not TransformerLayer or layer._forward_hooks or layer._forward_pre_hooks:
+            if type(layer) is not TransformerLayer or not has_plain_call(layer):
                 return None
         sublayers = [s for layer in self.layers for s in layer.sublayers(memory, mask=mask)]  # type: ignore[operator]
         return sublayers if can_fuse(x, [residual for residual, _ in sublayers], self.norm) else None

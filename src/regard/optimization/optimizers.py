@@ -144,23 +144,26 @@ def clip_gradients(
 ) -> Tensor:
     """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-    The norm stays on the device, so that the host does not wait for it. If `optimizer` is given and
-    `clips_inside` it, its next step divides the gradients, which saves a pass over them.
+    The norm stays on the device, so that the host does not wait for it. With `optimizer_clips(optimizer)`,
+    the gradients stay as they are and the next optimizer step divides them, which saves a pass over them.
     """
     parameters = [p for p in parameters if p.grad is not None]
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     full_tensor = getattr(norm, "full_tensor", None)  # FSDP: the norm over the shards of all processes
     norm = norm if full_tensor is None else full_tensor()
-    if max_norm is not None and optimizer is not None and clips_inside(optimizer):
-        # Fused optimizers divide by `grad_scale` in their kernel, as under a GradScaler.
-        optimizer.grad_scale = ((norm + 1e-6) / max_norm).clamp(min=1.0)  # type: ignore[attr-defined]
+    scale = None
+    if max_norm is not None and optimizer is not None and optimizer_clips(optimizer):
+        scale = ((norm + 1e-6) / max_norm).clamp(min=1.0)
     elif max_norm is not None:
         clip_grads_with_norm_(parameters, max_norm, norm)
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        # Fused optimizers divide by `grad_scale` in their kernel, as under a GradScaler; None: by 1.
+        optimizer.grad_scale = scale  # type: ignore[union-attr]
     return norm
 
 
-def clips_inside(optimizer: torch.optim.Optimizer) -> bool:
-    """True if the optimizer's own kernel shall scale the gradients: fused, and all weights on a GPU."""
+def optimizer_clips(optimizer: torch.optim.Optimizer) -> bool:
+    """True if the kernel of the optimizer scales the gradients: it is fused, and all weights are on a GPU."""
     if not is_enabled("clip") or not getattr(optimizer, "_step_supports_amp_scaling", False):
         return False
     return all(

@@ -58,13 +58,13 @@ class AdditiveTiles(Kernel):
         value = call.grouped(call.value)
         return tiled.run_plain(
             replace(
-                call, query=a, key=b, value=value, groups=1, energy=_ProjectedAdditive(v, call.energy.heads)
+                call, query=a, key=b, value=value, groups=1, energy=_ReciprocalAdditive(v, call.energy.heads)
             )
         )
 
 
-class _ProjectedAdditive(Energy):
-    """Additive energy of queries and keys that have already been projected."""
+class _ReciprocalAdditive(Energy):
+    """Additive energy of projected queries and keys, in reciprocal form unless it would overflow."""
 
     def __init__(self, v: Tensor, heads: int | None) -> None:
         self.v, self.heads = v, heads
@@ -118,7 +118,7 @@ class _Scores(torch.autograd.Function):
         a, b, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(grad_of_plain(lambda a, b, v: AdditiveForm(a, b, v).energies(), (a, b, v), grad))
-        w = v[:, None, :] if v.ndim == 2 else v[None]
+        w = v[:, None, :] if v.ndim == 2 else v[None]  # (heads or 1, 1, D) or (1, D)
         lead = grad.shape[:-2]
         flat, weights = grad.reshape(-1, *grad.shape[-2:]), _per_batch(w, lead)
         da, db, dv = (a.new_zeros(len(flat), n, a.shape[-1]) for n in (a.shape[-2], b.shape[-2], 1))
@@ -129,7 +129,7 @@ class _Scores(torch.autograd.Function):
             slope = slope if slope.shape == r.shape else torch.empty_like(r)
             torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
             da[n, i] = torch.bmm(g[:, None, :], slope)[:, 0]
-            # Without contiguous() this is 10 × slower.
+            # Without contiguous(), bmm takes ten times as long.
             db[n] += torch.bmm(g.t().contiguous()[:, None, :], slope.transpose(0, 1))[:, 0]
         dv += flat.sum((-1, -2))[:, None, None]
         scale = 4 * weights[:, None, :]

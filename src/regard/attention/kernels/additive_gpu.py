@@ -22,6 +22,7 @@ from regard.attention.call import Call
 from regard.attention.energy import AdditiveForm
 from regard.attention.kernels import sdpa, triton
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
+from regard.attention.kernels.triton_launch import padded_dim
 from regard.attention.machine import Machine
 from regard.attention.precision import HALF
 from regard.errors import KernelError
@@ -43,7 +44,7 @@ class Blocks:
     features: tuple[int, int, int] = (32, 64, 4)  # positions, features, warps
 
 
-BLOCKS = Blocks()  # predicted, not measured: see benchmarks/gpu/NOTES.md
+BLOCKS = Blocks()  # estimated, not measured: see benchmarks/gpu/NOTES.md
 
 
 class TritonAdditive(Kernel):
@@ -300,7 +301,7 @@ class Passes:
 
     def _combine(self, energies: Tensor, row0: int, rows: int, out: Tensor, logs: Tensor) -> None:
         BM, BN, columns, warps, stages = BLOCKS.combine
-        BDV = min(columns, _power(self.Dv))
+        BDV = min(columns, padded_dim(self.Dv))
         _kernels().combine[(self.N * (rows // BM) * -(-self.Dv // BDV),)](
             energies, self.v, out, logs, self.seed, *self.visible.tensors(),
             *self.v.stride()[:3], *self.visible.strides(),
@@ -323,7 +324,7 @@ class Passes:
             *self.visible.tensors(), *self.v.stride()[:3], *grad.stride()[:3], *self.visible.strides(),
             self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TKP, self.dropout,
             DV=self.Dv, **self.mask_flags, PRECISION=self.precision,
-            BDV=min(columns, _power(self.Dv)), num_warps=warps, num_stages=stages,
+            BDV=min(columns, padded_dim(self.Dv)), num_warps=warps, num_stages=stages,
         )  # fmt: skip
         return ds, transposed, active
 
@@ -331,7 +332,7 @@ class Passes:
         self, energies: Tensor, row0: int, rows: int, grad: Tensor, logs: Tensor, active: Tensor, dv: Tensor
     ) -> None:
         columns, warps, stages = BLOCKS.values
-        BDV = min(columns, _power(self.Dv))
+        BDV = min(columns, padded_dim(self.Dv))
         _kernels().value_gradients[(self.N * (self.TKP // TILE) * -(-self.Dv // BDV),)](
             energies, grad, logs, active, dv, self.seed, *self.visible.tensors(),
             *grad.stride()[:3], *self.visible.strides(),
@@ -380,8 +381,3 @@ def _kernels() -> Any:
 
 def _padded(T: int) -> int:
     return -(-T // TILE) * TILE
-
-
-def _power(n: int) -> int:
-    """The power of two to which n components are padded; tl.dot needs at least 16."""
-    return max(16, 1 << (n - 1).bit_length())

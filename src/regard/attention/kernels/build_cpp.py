@@ -85,9 +85,7 @@ def _run(command: list[str]) -> str:
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no message"]
-        errors = [
-            line for line in lines if "error" in line
-        ] or lines  # without the source excerpts around them
+        errors = [line for line in lines if "error" in line] or lines  # not the source excerpts around them
         raise RuntimeError(f"the compiler failed: {errors[-1].strip()}")
     return process.stdout
 

@@ -1,8 +1,7 @@
-"""The C++ kernel for CPUs: softmax attention with dot-product, distance or additive energy, forward and
-backward.
+"""The C++ kernel for CPUs: softmax attention with dot-product, distance or additive energies.
 
-Memory is linear in T, and keys outside the mask are skipped. It is compiled on first use (the result is
-cached), so it is optional; `REGARD_NATIVE=0` disables it.
+It has a backward pass, memory linear in T, and skips keys outside the mask. It is compiled on first use (the
+result is cached), so it is optional; `REGARD_NATIVE=0` disables it.
 """
 
 from __future__ import annotations

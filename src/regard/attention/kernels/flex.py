@@ -26,9 +26,8 @@ from regard.attention.machine import Machine
 from regard.attention.mask import FULL, PARTIAL, Mask
 
 BLOCK = 128
-MAX_KINDS = (
-    1024  # kinds of calls (mask, bias, shape, type) to compile per process; torch's default limit is 8
-)
+# Combinations of mask, bias, shape and dtype to compile per process; torch's default limit is 8.
+MAX_COMPILED = 1024
 
 
 class Flex(Kernel):
@@ -79,7 +78,7 @@ class Flex(Kernel):
         return call.sequences * call.heads * call.Tq * 4
 
     def run(self, call: Call, machine: Machine) -> Tensor:
-        call = _known(call)
+        call = _with_dense_options(call)
         q, k, v, scale = kernel_inputs.dot_inputs(call)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return call.split_batch(_Differentiable.apply(q, k, v, scale, call))  # type: ignore[arg-type]
@@ -87,10 +86,10 @@ class Flex(Kernel):
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Outside training, if mask and bias hold no tensors: call the compiled kernel directly."""
-        key, kind = _kind(call)
+        key, inputs = _cached_inputs(call)
         if (
             key is None
-            or kind.rows is not None
+            or inputs.rows is not None
             or call.requires_grad
             or type(call.energy) is not ScaledDot
             or len(call.leading) != 1
@@ -99,7 +98,7 @@ class Flex(Kernel):
         if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
-        shapes, options = _shapes(key, call.query, call.key, call.value), _options(kind, scale, call.query)
+        shapes, options = _shapes(key, call.query, call.key, call.value), _options(inputs, scale, call.query)
         is_compiled = False
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
@@ -113,8 +112,8 @@ class Flex(Kernel):
         return run
 
 
-def _known(call: Call) -> Call:
-    """Functions and unknown classes as dense tensors: Flex would call them with scalar positions."""
+def _with_dense_options(call: Call) -> Call:
+    """Replace functions and user-defined classes by dense tensors: Flex would call them for single pairs."""
     call = kernel_inputs.with_dense_mask(call)
     if call.bias is None or call.bias.tensors() is not None:
         return call
@@ -158,38 +157,39 @@ def _compiled():  # noqa: ANN202
 
 @dataclass(frozen=True)
 class FlexInputs:
-    """Flex's arguments for one kind of call: block mask and score function, and the rows that see any key."""
+    """Flex's arguments for a mask and bias: block mask, score function, and the rows that see any key."""
 
     block_mask: Any
     score_mod: Callable[..., Tensor] | None
     rows: Tensor | None  # (batch or 1, heads or 1, Tq, 1); None: all see a key
 
 
-_kinds: dict[
-    Hashable, FlexInputs
-] = {}  # only for masks and biases without tensors: a signature describes them
+# Inputs by signature, only of masks and biases without tensors: the signature describes them completely.
+_inputs: dict[Hashable, FlexInputs] = {}
 _compiled_shapes: set[Hashable] = set()
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     """(batch, heads, Tq, Dv). The scale includes the temperature."""
-    key, kind = _kind(call)
-    options = _options(kind, scale, q)
+    key, inputs = _cached_inputs(call)
+    options = _options(inputs, scale, q)
     shapes = _shapes(key, q, k, v)
     if key is not None and shapes in _compiled_shapes:
         out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
     else:
-        with torch._dynamo.config.patch(recompile_limit=MAX_KINDS, accumulated_recompile_limit=MAX_KINDS):
+        with torch._dynamo.config.patch(
+            recompile_limit=MAX_COMPILED, accumulated_recompile_limit=MAX_COMPILED
+        ):
             out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
         _compiled_shapes.add(shapes)
-    return out if kind.rows is None else out.masked_fill(~kind.rows, 0.0)
+    return out if inputs.rows is None else out.masked_fill(~inputs.rows, 0.0)
 
 
-def _options(kind: FlexInputs, scale: float, q: Tensor) -> dict[str, Any]:
+def _options(inputs: FlexInputs, scale: float, q: Tensor) -> dict[str, Any]:
     """Only what differs from Flex's defaults: torch.compile checks every argument at each call."""
-    options: dict[str, Any] = {"block_mask": kind.block_mask} if kind.block_mask is not None else {}
-    if kind.score_mod is not None:
-        options["score_mod"] = kind.score_mod
+    options: dict[str, Any] = {"block_mask": inputs.block_mask} if inputs.block_mask is not None else {}
+    if inputs.score_mod is not None:
+        options["score_mod"] = inputs.score_mod
     if scale != 1 / math.sqrt(q.shape[-1]):
         options["scale"] = scale
     return options
@@ -199,29 +199,29 @@ def _shapes(key: Hashable, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     return key, q.shape, k.shape, v.shape, q.dtype, torch.is_grad_enabled() and q.requires_grad
 
 
-def _kind(call: Call) -> tuple[Hashable | None, FlexInputs]:
-    """The call's cache key (None: not cacheable) and its inputs for Flex."""
-    parts = [x for x in (call.mask, call.bias) if x is not None]
-    if any(x.tensors() != () or x.signature() is None for x in parts):
-        return None, _make(call)
+def _cached_inputs(call: Call) -> tuple[Hashable | None, FlexInputs]:
+    """The call's cache key (None: not cacheable) and Flex's arguments for it."""
+    options = [x for x in (call.mask, call.bias) if x is not None]
+    if any(x.tensors() != () or x.signature() is None for x in options):
+        return None, _make_inputs(call)
     numbers = (call.Tq, call.Tk, call.leading, call.softcap, call.temperature, call.query.device)
-    key = (*(x.signature() for x in parts), *numbers)
-    if key not in _kinds:
-        if len(_kinds) >= MAX_KINDS:
-            _kinds.clear()
+    key = (*(x.signature() for x in options), *numbers)
+    if key not in _inputs:
+        if len(_inputs) >= MAX_COMPILED:
+            _inputs.clear()
             _compiled_shapes.clear()
-        _kinds[key] = _make(call)
-    return key, _kinds[key]
+        _inputs[key] = _make_inputs(call)
+    return key, _inputs[key]
 
 
-def _make(call: Call) -> FlexInputs:
+def _make_inputs(call: Call) -> FlexInputs:
     from torch.nn.attention.flex_attention import BlockMask
 
     mask, Tq, Tk, leading, device = call.mask, call.Tq, call.Tk, call.leading, call.query.device
     if mask is None:
         return FlexInputs(None, _score_mod(call), None)
-    kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
-    indices = [x for kind in (PARTIAL, FULL) for x in _block_indices(kinds == kind)]
+    block_kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
+    indices = [x for kind in (PARTIAL, FULL) for x in _block_indices(block_kinds == kind)]
     mask_mod = _mask_mod(mask, Tq, Tk, leading)
     blocks = BlockMask.from_kv_blocks(*indices, BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(Tq, Tk))
     if mask.covers(Tq, Tk):

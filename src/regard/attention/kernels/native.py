@@ -109,9 +109,7 @@ def _chunks(tasks: int, Tk: int) -> int:
 
 
 def _padded(x: Tensor, step: int) -> Tensor:
-    """Memory for the gradient of x, with rows rounded up to a multiple of `step` so that kernels need no tail
-    loop.
-    """
+    """Memory for the gradient of x; rows are padded to a multiple of `step`, so kernels need no tail loop."""
     return x.new_empty(*x.shape[:3], -(-x.shape[3] // step) * step)
 
 
@@ -130,7 +128,7 @@ def dot_forward(
 ) -> tuple[Tensor, Tensor]:
     """Attention with dot products or distances: out (B, H, Tq, Dv) and norm for the backward pass."""
     q, k, v = readable(q), readable(k), readable(v)
-    slopes, bias = _contiguous(slopes, bias)
+    slopes, bias = _readable_options(slopes, bias)
     out, norm = _empty_outputs(q, v)
     tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
     _call(f"regard_{energy}_forward", start, stop, tensors, scale=scale, softcap=softcap)
@@ -156,7 +154,7 @@ def dot_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v and, with `bias_grad`, of bias (in its own shape)."""
     grad, q, out, k, v = readable(grad), readable(q), readable(out), readable(k), readable(v)
-    slopes, bias = _contiguous(slopes, bias)
+    slopes, bias = _readable_options(slopes, bias)
     dbias, split = _backward_split(q, k, bias if bias_grad else None)
     lanes = _lanes()
     dk, dv = _padded(k, lanes), _padded(v, lanes)
@@ -184,7 +182,7 @@ def additive_forward(
 ) -> tuple[Tensor, Tensor]:
     """Additive attention: out (B, H, Tq, Dv) and norm for the backward pass."""
     a, b, v, w = readable(a), readable(b), readable(v), w.resolve_neg().contiguous()
-    slopes, bias = _contiguous(slopes, bias)
+    slopes, bias = _readable_options(slopes, bias)
     out, norm = _empty_outputs(a, v)
     tensors = dict(q=a, k=b, v=v, w=w, out=out, norm=norm, slopes=slopes, bias=bias)
     _call("regard_additive_forward", start, stop, tensors, softcap=softcap)
@@ -210,7 +208,7 @@ def additive_backward(
     """Gradients of a, b, w, v and, with `bias_grad`, of bias (in its own shape)."""
     grad, a, b, out, v = readable(grad), readable(a), readable(b), readable(out), readable(v)
     w = w.resolve_neg().contiguous()
-    slopes, bias = _contiguous(slopes, bias)
+    slopes, bias = _readable_options(slopes, bias)
     dbias, split = _backward_split(a, b, bias if bias_grad else None)
     lanes = _lanes()
     db, dv = _padded(b, 2 * lanes), _padded(v, lanes)
@@ -223,7 +221,7 @@ def additive_backward(
     return _sum_chunks(da, chunks), db[..., : b.shape[3]], dw.sum(0), dv[..., : v.shape[3]], dbias
 
 
-def _contiguous(slopes: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _readable_options(slopes: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     slopes = None if slopes is None else slopes.resolve_neg().contiguous()
     return slopes, None if bias is None else readable(bias)
 

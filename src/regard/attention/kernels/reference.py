@@ -27,14 +27,15 @@ STAGES = ("energy", "biased", "masked", "normalised", "gated")
 
 
 def check_stage(stage: str) -> str:
+    """Raise unless this is one of STAGES."""
     if stage not in STAGES:
         raise OptionError(f"stage must be one of {', '.join(STAGES)}, got {stage!r}")
     return stage
 
 
 @dataclass
-class Part:
-    """Queries and keys of a call, or a selection of them, with their positions (`grid`)."""
+class Inputs:
+    """Queries, keys and values of a call, or a selection of them, with their indices (`grid`)."""
 
     grid: Grid
     query: Tensor
@@ -42,34 +43,36 @@ class Part:
     value: Tensor | None = None
 
 
-def all_of(call: Call) -> Part:
-    return Part(call.grid(), call.query, call.grouped(call.key), call.grouped(call.value))
+def all_inputs(call: Call) -> Inputs:
+    """All queries, keys and values, with as many key heads as query heads."""
+    return Inputs(call.grid(), call.query, call.grouped(call.key), call.grouped(call.value))
 
 
-def cut(call: Call, grid: Grid) -> Part:
+def selected_inputs(call: Call, grid: Grid) -> Inputs:
     """The queries and keys that `grid` selects; views if its indices are slices."""
     head = None if call.per_head_energy else grid.head_index
     query = take(take(call.query, -3, head), -2, grid.queries)
     key = take(take_broadcast(call.grouped(call.key), -3, head), -2, grid.keys)
     for i, index in enumerate(reversed(grid.batch)):
         query, key = take(query, -4 - i, index), take_broadcast(key, -4 - i, index)
-    return Part(grid, query, key)
+    return Inputs(grid, query, key)
 
 
-def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor | None]:
+def weigh(call: Call, inputs: Inputs, stage: str = "gated") -> tuple[Tensor, Tensor | None]:
     """The matrix at one stage, (..., heads, n, m), and the pairs that are allowed (None: all)."""
-    grid = part.grid
-    # For query-dependent biases.
-    rows = take(part.query, -3, grid.head_index) if call.per_head_energy else part.query
-    added = None if call.bias is None else call.bias.values(grid, rows)
+    grid = inputs.grid
+    # The queries for biases that read them; an energy with parameters per head gets those of all heads.
+    query = take(inputs.query, -3, grid.head_index) if call.per_head_energy else inputs.query
+    added = None if call.bias is None else call.bias.values(grid, query)
     allowed = None if call.mask is None else call.mask.allowed(grid)
     if added is not None and call.bias_may_mask:
         unmasked = added != -math.inf  # NaN does not mask
         allowed = unmasked if allowed is None else allowed & unmasked
     if call.edited is not None and stage == "gated":
         weights = grid.of_pairs(call.edited)
-        return weights, None if allowed is None else allowed | (weights != 0)  # Weights may unmask
-    scores, may_be_nan = _energies(call, part.query, part.key, has_mask=allowed is not None)
+        # An edit may give weight to masked keys (`Weights`).
+        return weights, None if allowed is None else allowed | (weights != 0)
+    scores, may_be_nan = _energies(call, inputs.query, inputs.key, has_mask=allowed is not None)
     if call.per_head_energy and grid.head_index is not None:
         scores = take(scores, -3, grid.head_index)
     if stage == "energy":
@@ -78,8 +81,8 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
         scores = scores.masked_fill(~allowed, 0.0)
     if added is not None:
         is_plain_softmax = call.is_softmax and call.softcap is None
-        level = is_plain_softmax and call.bias_may_mask and stage in ("normalised", "gated")
-        scores = scores + (subtract_row_max(added) if level else added)
+        subtract_max = is_plain_softmax and call.bias_may_mask and stage in ("normalised", "gated")
+        scores = scores + (subtract_row_max(added) if subtract_max else added)
     if call.softcap is not None:
         scores = call.softcap * (scores / call.softcap).tanh()
     if stage == "biased":
@@ -89,7 +92,7 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     weights = call.normalize.of_heads(grid.head_index)(scores, allowed)
     if call.gate is not None and stage == "gated":
         gate = call.gate
-        factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, rows)
+        factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
         weights = weights * factor.to(weights.dtype)
     return weights, allowed
 
@@ -127,10 +130,11 @@ def combine(call: Call, weights: Tensor, allowed: Tensor | None, value: Tensor) 
 
 
 def attend(call: Call) -> Tensor:
-    part = all_of(call)
-    weights, allowed = weigh(call, part)
-    assert part.value is not None
-    out = combine(call, weights, allowed, part.value)
+    """Compute the call: (*leading, heads, Tq, Dv)."""
+    inputs = all_inputs(call)
+    weights, allowed = weigh(call, inputs)
+    assert inputs.value is not None
+    out = combine(call, weights, allowed, inputs.value)
     return out.expand(*call.leading, call.heads, call.Tq, call.Dv)
 
 

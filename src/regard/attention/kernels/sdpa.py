@@ -36,7 +36,7 @@ FUSED = {
 }
 
 
-# torch's numbers of the backends, in order of preference
+# The backends as torch numbers them, in order of preference.
 CUDNN_FIRST = [
     int(getattr(torch._C._SDPBackend, n))
     for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
@@ -122,6 +122,7 @@ class Sdpa(Kernel):
 
 
 def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
+    """torch's SDPA, with cuDNN preferred where it is the best backend."""
     cudnn_first = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
     return _with_cudnn_first if cudnn_first else scaled_dot_product_attention
 
@@ -141,7 +142,7 @@ def _padded_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut | N
     if call.mask.lengths.shape != call.leading:
         return None
     if machine.kind == "cuda" and not call.mask.finite:
-        return None  # looking for NaN in padding would synchronize with the GPU
+        return None  # a search for NaN in the padding would synchronize with the GPU
     position, finite = torch.arange(call.Tk, device=call.query.device), call.mask.finite
     if (direct := _direct_padded_backend(call, machine, position, scale)) is not None:
         return direct
@@ -162,10 +163,10 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
     """The GPU backend that torch would select, called directly to skip the selection."""
     if machine.kind != "cuda":
         return None
-    name, learns, dropout = backends(call, machine)[0], call.requires_grad, call.dropout
+    name, needs_grad, dropout = backends(call, machine)[0], call.requires_grad, call.dropout
     params = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
     if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(params):
-        options: tuple[Any, ...] = (None, learns, dropout, causal, False)
+        options: tuple[Any, ...] = (None, needs_grad, dropout, causal, False)
         run: Any = torch._scaled_dot_product_cudnn_attention  # type: ignore[attr-defined]
     elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(params):
         run, options = torch._scaled_dot_product_flash_attention, (dropout, causal, False)  # type: ignore[attr-defined]
@@ -177,7 +178,7 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
             out = run(q, k, v, *options, scale=scale)[0]
         except RuntimeError:  # features that are not contiguous: the general path copies them
             return None
-        if learns:
+        if needs_grad:
             out.grad_fn.register_hook(_second_order)
         return out
 
@@ -189,7 +190,7 @@ def _direct_padded_backend(call: Call, machine: Machine, position: Tensor, scale
     if machine.kind != "cuda" or backends(call, machine)[0] != "EFFICIENT_ATTENTION":
         return None
     B, H, Tq, _ = call.query.shape
-    Tk, dtype, learns, dropout = call.Tk, call.dtype, call.requires_grad, call.dropout
+    Tk, dtype, needs_grad, dropout = call.Tk, call.dtype, call.requires_grad, call.dropout
 
     def bias(allowed: Tensor) -> Tensor:
         padded_Tk = -(-Tk // 16) * 16  # the kernel needs aligned rows
@@ -205,8 +206,8 @@ def _direct_padded_backend(call: Call, machine: Machine, position: Tensor, scale
     def direct(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
         if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
             return None
-        out = run(q, k, v, mask.cached(position, bias), learns, dropout, False, scale=scale)[0]
-        return _second_derivatives(out) if learns else out
+        out = run(q, k, v, mask.cached(position, bias), needs_grad, dropout, False, scale=scale)[0]
+        return _second_derivatives(out) if needs_grad else out
 
     return direct
 

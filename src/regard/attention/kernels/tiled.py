@@ -70,6 +70,7 @@ class Tiled(Kernel):
 
 
 def why_not(call: Call, machine: Machine) -> str | None:
+    """Why the call cannot run in tiles, or None."""
     if machine.tracer is not None or machine.transform is not None:
         return machine.transform or machine.tracer
     if call.is_empty:
@@ -88,7 +89,7 @@ def why_not_fused(call: Call, machine: Machine) -> str | None:
 
 
 def tile_bytes(call: Call) -> int:
-    """Memory of a kernel that holds a few tiles and one number per row."""
+    """Memory of a few tiles and one number per row."""
     size, features = call.query.element_size() * 4, call.energy.pair_features(call.query.shape[-1])
     tiles = min(tile_elements(call.query.device) * size, call.pairs * size * features)
     return tiles + call.sequences * call.heads * call.Tq * 4
@@ -154,6 +155,7 @@ def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor,
 
 
 def _run_fused(call: Call) -> Tensor:
+    """Tiles by torch's fused kernel."""
     q, k, v, scale = kernel_inputs.dot_inputs(call)
     width = max(q.shape[-1], v.shape[-1])  # torch's kernel needs equal widths; zeros change no product
     q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
@@ -174,7 +176,7 @@ def _tile_bias(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
         added = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
         added = added.masked_fill_(~allowed, -math.inf)
     else:
-        query = reference.cut(call, grid).query if call.bias.uses_query else call.query
+        query = reference.selected_inputs(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
         added = (kernel_inputs.subtract_row_max(added) if call.bias_may_mask else added) / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
@@ -247,7 +249,7 @@ def run_plain(call: Call) -> Tensor:
 
     def run_tile(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         unchanged.check()
-        weights, allowed = reference.weigh(call, reference.Part(tile.grid(call), query, key))
+        weights, allowed = reference.weigh(call, reference.Inputs(tile.grid(call), query, key))
         return reference.combine(call, weights, allowed, value)
 
     outputs = []

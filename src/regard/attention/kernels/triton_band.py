@@ -6,7 +6,8 @@ number of keys per sequence (padding), and ALiBi, a slope per head times the dis
 in base 2.
 
 Names: i, j are query and key positions; sqb, sqh, sqt are the batch, head and time strides of Q (skb, … of
-K); L holds log2 Σ exp2 of each row; `last` is the end of the keys (or queries) that exist.
+K); L holds log2 Σ exp2 of each row, R output · gradient of each row (`products`); `last` is the end of the
+keys (or queries) that exist.
 """
 
 # Triton code is compiled by its own rules, which type checkers do not know.
@@ -133,10 +134,10 @@ def forward(
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
     bounds = _band_ranges(first, tl.minimum(BM, Tq - first), low, high, last, BN)
-    for part in tl.static_range(3):
+    for span in tl.static_range(3):
         acc, total, top = _forward_steps(
-            acc, total, top, q, K, V, i, bounds[part], bounds[part + 1], bounds[3], skt, svt,
-            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, part != 1)  # fmt: skip
+            acc, total, top, q, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
+            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
     if SINKS:  # one more key, without a value
         sink = tl.load(sinks + h)
         new_top = tl.maximum(top, sink)
@@ -169,7 +170,7 @@ def row_products(OUT, G, R, sgb, sgh, sgt, H, Tq, DV: tl.constexpr, BLOCK_DV: tl
 
 @triton.jit
 def _query_steps(
-    dq, q, g, logs, rows, K, V, i, start, stop, last, sk, sv, shift, slope, scale, low, high,
+    dq, q, g, logs, products, K, V, i, start, stop, last, sk, sv, shift, slope, scale, low, high,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BN: tl.constexpr,
     BIAS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -188,7 +189,7 @@ def _query_steps(
         p = tl.exp2(s - row_logs[:, None])
         if MASKED:
             p = tl.where(_outside(j[None, :], i[:, None], low, high, last), 0.0, p)
-        ds = p * (tl.dot(g, tl.trans(v)) - rows[:, None])
+        ds = p * (tl.dot(g, tl.trans(v)) - products[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
 
@@ -211,13 +212,13 @@ def backward_queries(
     q = _load(Q + b * sqb + h * sqh, i, sqt, Tq, D, BLOCK_D, True)
     g = _load(G + b * sgb + h * sgh, i, sgt, Tq, DV, BLOCK_DV, True)
     logs = tl.load(L + bh.to(tl.int64) * Tq + i, mask=i < Tq, other=float("inf"))
-    rows = tl.load(R + bh.to(tl.int64) * Tq + i, mask=i < Tq, other=0.0)
+    products = tl.load(R + bh.to(tl.int64) * Tq + i, mask=i < Tq, other=0.0)
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     bounds = _band_ranges(first, tl.minimum(BM, Tq - first), low, high, last, BN)
-    for part in tl.static_range(3):
+    for span in tl.static_range(3):
         dq = _query_steps(
-            dq, q, g, logs, rows, K, V, i, bounds[part], bounds[part + 1], bounds[3], skt, svt,
-            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, part != 1)  # fmt: skip
+            dq, q, g, logs, products, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
+            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
     d = tl.arange(0, BLOCK_D)
     at = DQ + bh.to(tl.int64) * Tq * D + i[:, None] * D + d[None, :]
     tl.store(at, (dq * energy_scale).to(DQ.dtype.element_ty), mask=(i < Tq)[:, None] & (d < D)[None, :])
@@ -263,11 +264,12 @@ def _key_steps(
         i = m + tl.arange(0, BM)
         q = _load(Q, i, sq, last, D, BLOCK_D, MASKED)
         g = _load(G, i, sg, last, DV, BLOCK_DV, MASKED)
-        logs, rows = _load_rows(L, i, last, float("inf"), MASKED), _load_rows(R, i, last, 0.0, MASKED)
+        logs = _load_rows(L, i, last, float("inf"), MASKED)
+        products = _load_rows(R, i, last, 0.0, MASKED)
         p = _transposed_weights(
             k, q, logs, i, j, first, last, shift, slope, scale, low, high, BN, BIAS, MASKED)  # fmt: skip
         dv = tl.dot(p.to(g.dtype), g, dv)
-        ds = p * (tl.dot(v, tl.trans(g)) - rows[None, :])
+        ds = p * (tl.dot(v, tl.trans(g)) - products[None, :])
         if MASKED:
             ds = tl.where(p == 0.0, 0.0, ds)  # a key that nobody sees may hold NaN
         dk = tl.dot(ds.to(q.dtype), q, dk)
@@ -300,10 +302,10 @@ def backward_keys(
         h = kh * groups + g
         slope = _slope(slopes, h, BIAS)
         Qh, Gh, row = Q + b * sqb + h * sqh, G + b * sgb + h * sgh, (b * H + h) * Tq
-        for part in tl.static_range(3):
+        for span in tl.static_range(3):
             dk, dv = _key_steps(
-                dk, dv, k, v, Qh, Gh, L + row, R + row, first, bounds[part], bounds[part + 1], stop, sqt,
-                sgt, shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BM, BN, BIAS, part != 1,
+                dk, dv, k, v, Qh, Gh, L + row, R + row, first, bounds[span], bounds[span + 1], stop, sqt,
+                sgt, shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BM, BN, BIAS, span != 1,
             )  # fmt: skip
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     exists = (j < last)[:, None]
@@ -354,8 +356,8 @@ def column_sums(
     if first >= last:  # padding: no query sees it
         begin, end, stop = start, start, start
     bounds = (start, begin, end, stop)
-    for part in tl.static_range(3):
+    for span in tl.static_range(3):
         sums = _sum_steps(
-            sums, k, Q, L, first, bounds[part], bounds[part + 1], stop, sqt,
-            shift, slope, scale, low, high, D, BLOCK_D, BM, BN, BIAS, part != 1)  # fmt: skip
+            sums, k, Q, L, first, bounds[span], bounds[span + 1], stop, sqt,
+            shift, slope, scale, low, high, D, BLOCK_D, BM, BN, BIAS, span != 1)  # fmt: skip
     tl.store(SUMS + bh.to(tl.int64) * Tk + j, tl.where(j < last, sums, 0.0), mask=j < Tk)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.attention.edits import Edit, Rows, allowed_pairs
+from regard.attention.edits import Edit, Rows, visible_pairs
 from regard.attention.intervening import intervene
 from regard.attention.watching import matches, watch
 from regard.decoding.batching import evaluation_mode
@@ -104,7 +104,7 @@ class Probe:
         self.row = self.explained.explaining_row(self.given, last)
         select = slice(None) if self.row is None else [self.row]
         self.weights = {name: seen[name].weights(batch=0).double()[:, select] for name in names}
-        self.allowed = {name: allowed_pairs(seen[name].call)[0][:, select] for name in names}
+        self.allowed = {name: visible_pairs(seen[name].call)[0][:, select] for name in names}
         size = sum(math.prod(seen[name].shape[1:]) for name in names)  # heads × Tq × Tk
         self.batch = max(1, min(BATCH_WEIGHTS // size, BATCH_TOKENS // self.ids.shape[1]))
         below = self.explained.self_attention(list(seen))
