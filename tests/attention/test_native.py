@@ -36,6 +36,17 @@ def test_the_cache_folder_is_private(cache, tmp_path):
     assert (tmp_path / "native").stat().st_mode & 0o777 == 0o700 and library.stat().st_mode & 0o077 == 0
 
 
+def test_a_compiler_that_takes_too_long_is_named_in_a_sentence(cache, tmp_path, monkeypatch):
+    slow = tmp_path / "slow-compiler"
+    slow.write_text("#!/bin/sh\nsleep 20\n")
+    slow.chmod(0o700)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr(build_cpp, "_SECONDS", 1)
+    assert build_cpp.library(cache) == (
+        "the compiler did not finish in 1 seconds; try again on a less busy machine"
+    )
+
+
 @pytest.mark.parametrize("what", ["folder", "library"])
 @pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_code_that_others_may_write_is_not_loaded(cache, tmp_path, what, mode):

@@ -55,6 +55,7 @@ def test_the_three_walks_lead_to_an_answer(monkeypatch, capfd, tmp_path):
             name = train.split()[3]
             (tmp_path / name).write_text(FILES[name], encoding="utf-8")
             next_steps = command(monkeypatch, capfd, train, *SHORT)
+            assert "FLOPs: all steps done" in next_steps
             for line in (evaluate, serve):
                 assert (
                     f"  {line.split('#')[0].strip()}\n" in next_steps

@@ -40,7 +40,7 @@ def regard(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of 20 steps on the carried sample, by a process of its own."""
+    """A run of 20 steps on the bundled sample, by a process of its own."""
     folder = tmp_path_factory.mktemp("trained")
     changes = [
         *TINY,
@@ -73,6 +73,7 @@ def test_training_prints_scores_cost_and_the_model_folder(trained):
     assert re.search(r"validation: .*BLEU \d", done.stdout)
     assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
     assert "runs/small/model" in done.stdout
+    assert 'regard translate "a sentence" --model runs/small' in done.stdout
     assert "validation at step 10" in done.stderr  # plain lines, since nobody watches
     for name in (
         "recipe.yaml",
@@ -149,7 +150,7 @@ def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     code, out, err = regard("runs", trained[0].parent)
     assert code == 0, err
     assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +test +\d+:\d\d +\d\.\de\+\d+", out), out
-    assert re.search(r"run +state +step +validation loss +score +of", out), out
+    assert re.search(r"run +state +step +val loss +score +of", out), out
     record = json.loads(regard("runs", trained[0], "--json")[1])
     assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in record] == [
         ("small", "finished", 20, "test")

@@ -33,7 +33,7 @@ def command(
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("run", "state", "step", "validation loss", "score", "of", "time", "FLOPs"):
+    for head in ("run", "state", "step", "val loss", "score", "of", "time", "FLOPs"):
         table.add_column(head, justify="left" if head in ("run", "state", "of") else "right", no_wrap=True)
     for run in runs:
         score = "–"

@@ -26,6 +26,19 @@ METRIC_NAMES = {
     "macro_f1": "macro-F1",
     "mrr": "MRR",
 }
+USAGES = {  # by task: the arguments of the command that uses the trained model
+    "translate": 'translate "a sentence" --model {run}',
+    "language": 'generate "The beginning" --model {run}',
+    "classify": 'classify "a text" --model {run}',
+    "tag": 'tag "a sentence" --model {run}',
+    "embed": 'embed "a text" --model {run}',
+}
+ENDINGS = {
+    "steps": "all steps done",
+    "epochs": "all epochs done",
+    "minutes": "stopped by the time limit (training.minutes)",
+    "patience": "stopped early, without improvement (training.patience)",
+}
 
 
 def command(
@@ -68,8 +81,6 @@ def command(
 
         regard train language-model my.txt
     """
-    from regard.recipe.own_files import KINDS
-
     chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
     if dry_run:
         print_estimate(chosen, changes)
@@ -78,7 +89,7 @@ def command(
 
     with exit_code_of_signals():
         result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
-    print_result(result, quiet, KINDS[recipe].usage if chosen is not recipe else "")
+    print_result(result, quiet)
 
 
 def choose_recipe(recipe: str, changes: list[str], quiet: bool) -> tuple[Any, list[str]]:
@@ -125,7 +136,7 @@ def exit_code_of_signals() -> Iterator[None]:
         raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None
 
 
-def print_result(result: Result, quiet: bool, usage: str = "") -> None:
+def print_result(result: Result, quiet: bool) -> None:
     """Print scores, cost and next commands, in the first process only; a stopped run exits with 128 +
     signal."""
     silent, run = quiet or _other_process(), for_shell(result.folder)
@@ -144,11 +155,12 @@ def print_result(result: Result, quiet: bool, usage: str = "") -> None:
         shown = ", ".join(f"{METRIC_NAMES.get(name, name)} {value:.2f}" for name, value in numbers.items())
         typer.echo(f"{split}: {shown}")
     typer.echo(
-        f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by "
-        f"{result.reason}"
+        f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs: "
+        f"{ENDINGS.get(result.reason, result.reason)}"
     )
     typer.echo(f"the model is in {result.model_folder}; next:")
-    use = [f"regard {usage.format(run=run)}"] if usage else []
+    usage = USAGES.get(result.report["recipe"]["task"])
+    use = [f"regard {usage.format(run=run)}"] if usage else []  # an added task may have no command
     for line in (f"regard evaluate {run}", *use, f"regard serve {run}"):
         typer.echo(f"  {line}")
 

@@ -34,17 +34,16 @@ class ModelKind:
     steps: tuple[int, int]  # minimum and maximum
     large: int  # characters from which on `large_overrides` apply
     large_overrides: tuple[str, ...]
-    usage: str  # arguments of the command that uses the trained model
 
 
 KINDS = {
     "classifier": ModelKind(
         "classify", "my.csv", 4.0, 1600, 20, (150, 4000), 50_000_000,
-        ("tokenizer.size=20000",), 'classify "a text" --model {run}',
+        ("tokenizer.size=20000",),
     ),
     "tagger": ModelKind(
         "tag", "my.conll", 1.0, 4096, 20, (150, 4000), 50_000_000,
-        ("model.encoder.width=256",), 'tag "a sentence" --model {run}',
+        ("model.encoder.width=256",),
     ),
     "translator": ModelKind(
         "translate", "my.tsv", 3.0, 2048, 12, (300, 20_000), 3_000_000,
@@ -52,12 +51,10 @@ KINDS = {
             "tokenizer.size=8000", "model.dim=256", "model.encoder.inner=1024", "model.decoder.inner=1024",
             "optimizer.lr=0.0015",
         ),
-        'translate "a sentence" --model {run}',
     ),
     "language-model": ModelKind(
         "language", "my.txt", 1.0, 768, 3, (300, 5000), 5_000_000,
         ("tokenizer={kind: bpe, size: 8000}", "model.dim=256", "model.decoder.inner=680"),
-        'generate "The beginning" --model {run}',
     ),
 }  # fmt: skip
 
@@ -140,7 +137,8 @@ def _assumptions(raw: dict[str, Any], kind: ModelKind, count: int, model: str) -
     paired = get_task(kind.task).row_format.paired
     more = " or more" if count == MAX_COUNTED_ROWS else ""
     parts = [model, f"{training['steps']} steps"]
-    parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
+    minutes = training.get("minutes")
+    parts += [f"at most {minutes} minute{'' if minutes == 1 else 's'}"] if minutes else []
     parts += [f"{share:.0%} of the rows held out for validation"] if isinstance(share, float) else []
     return f"{count:,}{more} {'rows' if paired else 'lines'}: {', '.join(parts)}"
 

@@ -20,6 +20,7 @@ from regard.errors import KernelError
 from regard.files.cache import cache_folder
 
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
+_SECONDS = 300  # for one run of the compiler
 
 
 def _check_private(path: Path) -> None:
@@ -82,7 +83,7 @@ def lacks(*instructions: str) -> str | None:
 
 
 def _run(command: list[str]) -> str:
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no message"]
         errors = [line for line in lines if "error" in line] or lines  # not the source excerpts around them
@@ -128,6 +129,8 @@ def library(source: Path) -> ctypes.CDLL | str:
         return ctypes.CDLL(str(_build(source)))
     except RuntimeError as error:
         return str(error)
+    except subprocess.TimeoutExpired as error:
+        return f"the compiler did not finish in {error.timeout:.0f} seconds; try again on a less busy machine"
     except (OSError, subprocess.SubprocessError) as error:
         return f"the native library could not be built or loaded: {error}"
 
