@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from benchmarks.gpu.timing import peak_memory, profile, time_runs
 from benchmarks.peers import machine
 from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
+from regard.layers.fused_parts import use_parts
 from regard.models.build import build
 from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import Recipe, load_recipe
@@ -57,10 +59,18 @@ class System(Protocol):
 
 
 class Regard:
-    """The trainer's own step."""
+    """The trainer's own step, with the given fused kernels; None: those that are on by default."""
 
-    def __init__(self, name: str, recipe: Recipe, vocabulary: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        name: str,
+        recipe: Recipe,
+        vocabulary: int,
+        device: torch.device,
+        parts: list[str] | None = None,
+    ) -> None:
         self.name, self.number, self.device, world = name, 0, device, World(device)
+        self.parts = parts
         torch.manual_seed(0)
         self.model = build(recipe.model.model_dump(), vocabulary, vocabulary).to(device)
         module = distribute(self.model, world, recipe.training.strategy, recipe.training.agreement)
@@ -71,9 +81,9 @@ class Regard:
     def step(self, batch: Batch) -> None:
         self.number, self.tokens = self.number + 1, batch.tokens
         self.stepper.loss_sums.zero_()
-        self.stepper.step(
-            self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0), RATE
-        )
+        step = StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0)
+        with nullcontext() if self.parts is None else use_parts(*self.parts):
+            self.stepper.step(self.number, step, RATE)
 
     def loss(self) -> float:
         assert self.stepper.check() is None, "a step was not finite"
@@ -150,13 +160,12 @@ def systems(options: argparse.Namespace, device: torch.device) -> Iterator[Syste
     for name in options.systems:
         graph = "false" if name == "regard-eager" else "true"
         recipe = load_recipe("transformer-base", [*settings, f"training.graph={graph}"])
-        if name.startswith("regard"):
-            yield Regard(
-                "regard" if graph == "true" else "regard, training.graph=false",
-                recipe,
-                options.vocabulary,
-                device,
-            )
+        if name == "regard-fused":
+            label = f"regard, fused {', '.join(options.parts)}"
+            yield Regard(label, recipe, options.vocabulary, device, options.parts)
+        elif name.startswith("regard"):
+            label = "regard" if graph == "true" else "regard, training.graph=false"
+            yield Regard(label, recipe, options.vocabulary, device)
         else:
             yield Marian(recipe, options.vocabulary, device, name == "marian-compiled")
 
@@ -215,13 +224,20 @@ def main() -> None:
     )
     parser.add_argument("--words", type=int, default=64, help="tokens of every sentence (default 64)")
     parser.add_argument("--vocabulary", type=int, default=32768, help="vocabulary size (default 32768)")
-    names = ["regard", "regard-eager", "marian", "marian-compiled"]
+    names = ["regard", "regard-fused", "regard-eager", "marian", "marian-compiled"]
     parser.add_argument(
         "--systems",
         nargs="+",
         choices=names,
         default=names,
-        help="regard with and without CUDA graphs, HF Marian eager and compiled (default all)",
+        help="regard, with --parts fused, without CUDA graphs; HF Marian eager and compiled (default all)",
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=["residual", "loss", "clip"],
+        default=["residual", "loss", "clip"],
+        help="fused kernels of regard-fused (default all)",
     )
     parser.add_argument("--warm", type=int, default=2, help="warm-up passes over the batches (default 2)")
     parser.add_argument("--times", type=int, default=7, help="timed passes over the batches (default 7)")
