@@ -12,8 +12,7 @@ from regard.decoding.engine.cuda.packed_weights import score_dtype
 
 
 def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q kᵀ + mask) v for few queries: q (groups, heads, rows, width), scaled; k, v (groups, heads,
-    keys, width).
+    """softmax(q kᵀ + mask) v for few queries: scaled q (groups, heads, rows, width); k, v (…, keys, width).
 
     Plain matmuls: torch's fused kernels split queries into tiles of 64, of which one row would be used.
     """
@@ -30,7 +29,7 @@ def _energies(q: Tensor, k: Tensor) -> Tensor:
 
 @contextmanager
 def any_mask_kernel(device: torch.device) -> Iterator[None]:
-    """Select torch's fused kernel that takes any mask on a GPU; cuDNN plans anew for each shape."""
+    """On a GPU, use torch's memory-efficient kernel, which takes any mask; cuDNN plans for each shape."""
     if device.type != "cuda":
         yield
         return
