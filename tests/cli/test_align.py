@@ -173,7 +173,7 @@ def test_show_draws_each_pair_above_its_links(run, made):
     ("args", "says"),
     [
         (("nowhere", "src", "tgt.gz"), "there is no folder"),
-        (("language", "src", "tgt.gz"), "is a language model, which has no source to align with"),
+        (("language", "src", "tgt.gz"), "is a language model, and aligning takes a translator"),
         (("blind", "src", "tgt.gz"), "no cross-attention"),
         (("forward", "src", "short"), "src has 5 lines and"),
         (("forward", "missing", "tgt.gz"), "there is no file"),

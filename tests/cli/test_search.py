@@ -58,7 +58,7 @@ def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, tex
         code == 0 and out.splitlines()[0] == f"1.0000\t{texts}:3\t{TEXTS[2]}" and len(out.splitlines()) == 2
     )
     code, out, _ = run("search", made, "moon", "--by", "bm25", "--json")
-    assert code == 0 and [hit["text"] for hit in json.loads(out)["found"]] == [TEXTS[1]]
+    assert code == 0 and [hit["text"] for hit in json.loads(out)["documents"]] == [TEXTS[1]]
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "new", "text": "the moon shines"}\n', encoding="utf-8")
     code, out, _ = run("index", more, "--id", "id", "-o", made, "--add")

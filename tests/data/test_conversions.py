@@ -92,7 +92,7 @@ def test_packing_gives_the_same_bytes_every_time():
 
 def is_downloaded(name):
     known = corpora.find(name)
-    return not (known.by_hand or known._facts.get("bundled"))
+    return not (known.by_hand or known._entry.get("bundled"))
 
 
 @pytest.mark.parametrize("name", [name for name in corpora.names() if not is_downloaded(name)])
@@ -104,7 +104,7 @@ def test_bundled_corpora_and_those_made_by_hand_have_no_downloads(name):
 def test_the_manifest_makes_every_file_by_steps_that_exist(name):
     known = corpora.find(name)
     made = [file for download in known.downloads for file in download.makes]
-    assert sorted(made) == sorted(known._facts["files"])
+    assert sorted(made) == sorted(known._entry["files"])
     assert {
         step.partition(" ")[0]
         for download in known.downloads

@@ -52,9 +52,9 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
     known = corpora.find(name)
     assert known.about and known.source and known.licence and known.cite
     assert "github.com/" in known.source or name == "tatoeba-sample"
-    for facts in known._facts["files"].values():
+    for facts in known._entry["files"].values():
         assert len(facts["text"]) == len(facts["packed"]) == 64
-    for item in known._facts["sets"]:
+    for item in known._entry["sets"]:
         files = (
             item["files"].values()
             if "files" in item
@@ -62,7 +62,7 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
         )
         files = [*files, *(part["file"] for part in item.get("conll", []))]
         assert files
-        assert set(files) <= set(known._facts["files"])
+        assert set(files) <= set(known._entry["files"])
     assert set(known.roles.values()) <= set(known.splits)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from regard.data.reader_choice import open_files
-from regard.data.readers import MISSING, HashSplitRows, JsonLines, LinePairs, Table, Text, drawn_split
+from regard.data.readers import MISSING, JsonLines, LinePairs, Table, Text
 from regard.data.text_files import BAD
 from regard.errors import DataError
 
@@ -55,24 +55,6 @@ def test_parts_of_a_text_are_cut_by_characters(tmp_path):
     cut = int(len(text) * 0.9)
     assert "\n".join(first) == text[:cut].removesuffix("\n")
     assert "\n".join(last) + "\n" == text[cut:]
-
-
-def test_drawn_splits_keep_equal_texts_together(tmp_path):
-    rows = [(f"sentence {i % 900}", f"Satz {i}") for i in range(3000)]
-    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
-    parts = {
-        split: list(HashSplitRows(Table(tmp_path / "a.tsv"), 0, split))
-        for split in ("train", "validation", "test")
-    }
-    assert sorted(row for part in parts.values() for row in part) == sorted(rows)
-    english = {split: {row[0] for row in part} for split, part in parts.items()}
-    assert not english["train"] & english["test"] and not english["train"] & english["validation"]
-    assert 5 < len(english["test"]) < 50 and 5 < len(english["validation"]) < 50  # 2 of 100, of 900
-
-
-def test_a_drawn_split_never_changes():
-    assert drawn_split("May I go?") == "validation"
-    assert drawn_split("Hi.") == "train"
 
 
 def test_a_users_files_are_recognised_by_their_suffixes(sides, tmp_path):

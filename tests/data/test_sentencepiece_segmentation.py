@@ -57,7 +57,7 @@ def test_pieces_are_those_of_sentencepiece(tmp_path, options):
     path.write_bytes(sentencepiece_model("source", **options))
     theirs = spm.SentencePieceProcessor(str(path))
     names = [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())]
-    ours = SentencePieceTokenizer.over(read_sentencepiece(path), names)
+    ours = SentencePieceTokenizer.from_model(read_sentencepiece(path), names)
     for text in texts(len(str(options))):
         pieces = theirs.encode(text, out_type=str)
         ids = ours.encode(text)

@@ -24,7 +24,7 @@ NAMES = ["▁a", "b", "▁", ">>fra<<", "日", "<0xE6>", "<0x97>", "<0xA5>"]
 
 
 def test_pieces_have_the_ids_of_the_vocabulary():
-    tokenizer = SentencePieceTokenizer.over(MODEL, NAMES)
+    tokenizer = SentencePieceTokenizer.from_model(MODEL, NAMES)
     assert tokenizer.encode("a ab  b") == [4, 4, 5, 6, 5]
     assert tokenizer.encode("a rose") == [4, 1]  # a piece that the vocabulary does not have is UNK
     assert tokenizer.encode("日") == [6, 8]  # an unknown character is looked up
@@ -37,7 +37,7 @@ def test_pieces_have_the_ids_of_the_vocabulary():
 
 
 def test_an_unknown_character_is_its_bytes_with_byte_fallback():
-    tokenizer = SentencePieceTokenizer.over(MODEL | {"byte_fallback": True}, NAMES)
+    tokenizer = SentencePieceTokenizer.from_model(MODEL | {"byte_fallback": True}, NAMES)
     assert tokenizer.encode("日b") == [6, 9, 10, 11, 5]
     assert tokenizer.spans("日b") == [(0, 0), (0, 1), (0, 1), (0, 1), (1, 2)]
     assert tokenizer.decode([4, 9, 10, 11, 5]) == "a日b"
@@ -46,7 +46,7 @@ def test_an_unknown_character_is_its_bytes_with_byte_fallback():
 
 
 def test_a_code_at_the_start_is_a_language_token():
-    tokenizer = SentencePieceTokenizer.over(MODEL, NAMES, ["fra"])
+    tokenizer = SentencePieceTokenizer.from_model(MODEL, NAMES, ["fra"])
     assert tokenizer.languages == ("fra",)
     for text in (">>fra<< a", ">>fra<<a", ">>fra<<   a"):
         assert tokenizer.encode(text) == [7, 4], text
@@ -56,7 +56,7 @@ def test_a_code_at_the_start_is_a_language_token():
 
 
 def test_files_cached_encoding_and_damaged_files(tmp_path):
-    tokenizer = SentencePieceTokenizer.over(MODEL, NAMES, ["fra"])
+    tokenizer = SentencePieceTokenizer.from_model(MODEL, NAMES, ["fra"])
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(again, SentencePieceTokenizer) and again == tokenizer
@@ -69,4 +69,4 @@ def test_files_cached_encoding_and_damaged_files(tmp_path):
         with pytest.raises(DataError, match="not a tokenizer file of regard"):
             Tokenizer.read(broken)
     with pytest.raises(DataError, match="not a tokenizer file of regard"):
-        SentencePieceTokenizer.over(MODEL, NAMES, ["deu"])
+        SentencePieceTokenizer.from_model(MODEL, NAMES, ["deu"])

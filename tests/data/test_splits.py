@@ -9,7 +9,7 @@ import pytest
 from regard.data.datasets import load_corpus as load
 from regard.data.datasets import split_rows
 from regard.data.readers import Rows, Table, ignore
-from regard.data.splits import RowRange, SplitRows
+from regard.data.splits import HashSplitRows, RowRange, SplitRows, hash_split
 from regard.errors import DataError, OptionError
 
 
@@ -27,6 +27,30 @@ def test_folds_are_disjoint_cover_all_rows_and_are_stratified(table):
         assert Counter(label for _, label in fold) == {"a": 6, "b": 6, "c": 6}
         rest = list(SplitRows(Table(table), (number - 1) / 5, number / 5, inside=False))
         assert not set(rest) & set(fold) and len(rest) == 72
+
+
+def test_splits_by_hash_keep_equal_texts_together(tmp_path):
+    rows = [(f"sentence {i % 900}", f"Satz {i}") for i in range(3000)]
+    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
+    parts = {
+        split: list(HashSplitRows(Table(tmp_path / "a.tsv"), 0, split))
+        for split in ("train", "validation", "test")
+    }
+    assert sorted(row for part in parts.values() for row in part) == sorted(rows)
+    english = {split: {row[0] for row in part} for split, part in parts.items()}
+    assert not english["train"] & english["test"] and not english["train"] & english["validation"]
+    assert 5 < len(english["test"]) < 50 and 5 < len(english["validation"]) < 50  # 2 of 100, of 900
+
+
+def test_the_split_of_a_text_never_changes():
+    assert hash_split("May I go?") == "validation"
+    assert hash_split("Hi.") == "train"
+
+
+def test_a_row_of_a_split_by_hash_knows_its_line(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("Hi.\tHallo.\nMay I go?\tDarf ich gehen?\n", encoding="utf-8")
+    assert HashSplitRows(Table(path), 0, "validation").place(0, 1) == f"{path} line 2, column 2"
 
 
 def test_the_cut_depends_on_the_texts_and_not_on_their_order(table, tmp_path):

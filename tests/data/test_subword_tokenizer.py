@@ -3,12 +3,12 @@
 import json
 
 from regard.data.cached_encoder import CachedEncoder
-from regard.data.subword_tokenizer import MOST, SubwordTokenizer
+from regard.data.subword_tokenizer import MAX_TOKENS, SubwordTokenizer
 from regard.data.tokenizer import UNK, Tokenizer
 
 LINES = ["low lower lowest", "new newer newest", "wide wider widest"] * 20
 INNER = Tokenizer.train(LINES, "bpe", 30)
-TOKENIZER = SubwordTokenizer.over(INNER)
+TOKENIZER = SubwordTokenizer.from_tokenizer(INNER)
 
 
 def test_the_first_token_of_each_word_is_below_the_size_and_the_others_above():
@@ -24,9 +24,9 @@ def test_a_word_without_tokens_is_unknown_and_a_long_one_is_cut():
         "normalizer": {"type": "Replace", "pattern": {"String": "\u0007"}, "content": ""}
     }
     cleaned |= {"pre_tokenizer": {"type": "WhitespaceSplit"}}
-    tokenizer = SubwordTokenizer.over(Tokenizer(json.dumps(cleaned)))
+    tokenizer = SubwordTokenizer.from_tokenizer(Tokenizer(json.dumps(cleaned)))
     assert tokenizer.encode("low \u0007 low").count(UNK) == 1
-    assert len(TOKENIZER.encode("lwn" * 50)) == MOST
+    assert len(TOKENIZER.encode("lwn" * 50)) == MAX_TOKENS
 
 
 def test_a_saved_tokenizer_encodes_a_corpus_in_the_same_way(tmp_path):

@@ -79,7 +79,7 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
         file.write(b"\nend\n")
     code = (
         "import sys, resource; from pathlib import Path\n"
-        "from regard.data import text_files as files; files.MOST_GROWTH = 10**9\n"
+        "from regard.data import text_files as files; files.MAX_EXPANSION = 10**9\n"
         # a child starts with its parent's peak
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "print([line for block in files.lines(Path(sys.argv[1])) for line in block])\n"
@@ -93,13 +93,13 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "FREE_GROWTH", 1 << 20)
+    monkeypatch.setattr(text_files, "ALWAYS_ALLOWED", 1 << 20)
     for packed in (gzip.compress, lzma.compress):
         path = tmp_path / "bomb"
         path.write_bytes(packed(b"a\n" * (8 << 20)))
         with pytest.raises(DataError, match="more than 300 times its size"):
             read(path)
-    assert text_files.FREE_GROWTH == 1 << 20
+    assert text_files.ALWAYS_ALLOWED == 1 << 20
 
 
 def test_a_repetitive_small_file_is_no_bomb(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from regard.data.cached_encoder import CachedEncoder
 from regard.data.tokenizer import UNK, Tokenizer
-from regard.data.word_character_tokenizer import MOST, WordCharacterTokenizer
+from regard.data.word_character_tokenizer import MAX_BYTES, WordCharacterTokenizer
 from regard.errors import DataError
 
 LINES = ["The cat sat", "the Cat ran", "the dog"]
@@ -42,7 +42,7 @@ def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: WordCharacterTok
 
 def test_of_a_long_word_both_ends_are_spelled(spelled: WordCharacterTokenizer) -> None:
     ids = spelled.encode("a" * 30 + "b" * 30)
-    assert len(ids) == 1 + MOST
+    assert len(ids) == 1 + MAX_BYTES
     assert spelled.decode(ids) == "a" * 12 + "b" * 12
 
 

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_one_sentence_with_its_place(tmp_path, data, says):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "LONGEST_LINE", 100)
+    monkeypatch.setattr(word_vectors, "MAX_LINE", 100)
     with pytest.raises(DataError, match=r"line 2 of .* is longer than 100 characters"):
         read_vectors(write(tmp_path, b"a 1 2\nb" + b"1" * 1000 + b"\n"))
 

@@ -6,7 +6,7 @@ from regard.data.column_detection import detect_table
 from regard.errors import DataError, OptionError
 from regard.pipelines.formats import split_row, table_line
 from regard.pipelines.input import Column, Field, Row, WholeLine
-from regard.pipelines.table import Place, find_place
+from regard.pipelines.table import TextLocation, locate_text
 
 
 def write(folder, name, text):
@@ -29,7 +29,7 @@ def write(folder, name, text):
     ],
 )
 def test_the_column_is_found(tmp_path, name, text, column, layout, header):
-    result = find_place([write(tmp_path, name, text)], column)
+    result = locate_text([write(tmp_path, name, text)], column)
     assert (result.layout, result.header) == (layout, header)
     if header:
         assert len(result.names) == len(text.splitlines()[0].split(layout.separator))
@@ -38,34 +38,34 @@ def test_the_column_is_found(tmp_path, name, text, column, layout, header):
 def test_the_separator_is_detected_as_in_training(tmp_path):
     for name, separator in (("a.csv", ";"), ("b.tsv", ","), ("c.csv", "\t"), ("d.txt", "|")):
         path = write(tmp_path, name, "".join(f"{i}{separator}some text\n" for i in range(9)))
-        assert detect_table(path).separator == find_place([path], "2").layout.separator == separator
+        assert detect_table(path).separator == locate_text([path], "2").layout.separator == separator
 
 
 def test_other_files_are_lines_and_json_has_fields(tmp_path):
-    assert find_place([write(tmp_path, "a.txt", "a,b\n")]) == Place(WholeLine())
-    assert find_place([write(tmp_path, "a.jsonl", "{}\n")]) == Place(Field("text"))
-    assert find_place([write(tmp_path, "a.jsonl", "{}\n")], field="q") == Place(Field("q"))
-    assert find_place([]) == Place(WholeLine())
+    assert locate_text([write(tmp_path, "a.txt", "a,b\n")]) == TextLocation(WholeLine())
+    assert locate_text([write(tmp_path, "a.jsonl", "{}\n")]) == TextLocation(Field("text"))
+    assert locate_text([write(tmp_path, "a.jsonl", "{}\n")], field="q") == TextLocation(Field("q"))
+    assert locate_text([]) == TextLocation(WholeLine())
 
 
 def test_detected_columns_are_noted(tmp_path):
-    assert find_place([write(tmp_path, "a.csv", "id,q\n1,a\n")], "q").note == ""
-    note = find_place([write(tmp_path, "a.csv", "id;review\n1;a\n")]).note
+    assert locate_text([write(tmp_path, "a.csv", "id,q\n1,a\n")], "q").note == ""
+    note = locate_text([write(tmp_path, "a.csv", "id;review\n1;a\n")]).note
     assert note == "a.csv: columns separated by semicolons; the text is column 2 'review'"
 
 
 def test_wrong_columns_are_errors_in_one_sentence(tmp_path):
     one, two = write(tmp_path, "1.csv", "id,text\n1,a\n"), write(tmp_path, "2.csv", "text,id\na,1\n")
     with pytest.raises(DataError, match="the column 'text' is at different places in these files"):
-        find_place([one, two])
+        locate_text([one, two])
     with pytest.raises(DataError, match=r"line 1 of .*1\.csv names no column 'q'; it has 'id', 'text'"):
-        find_place([one], "q")
+        locate_text([one], "q")
     with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
-        find_place([one], "0")
+        locate_text([one], "0")
     with pytest.raises(OptionError, match="give one of them"):
-        find_place([one], "1", "text")
+        locate_text([one], "1", "text")
     with pytest.raises(OptionError, match="files of different kinds"):
-        find_place([one, write(tmp_path, "a.txt", "a\n")])
+        locate_text([one, write(tmp_path, "a.txt", "a\n")])
 
 
 def test_rows_are_split_and_written_again():

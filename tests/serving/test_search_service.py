@@ -51,10 +51,10 @@ def test_answers_are_those_of_the_command(place, by):
         expected = [json.loads(line) for line in lines]
         for result, want in zip(answer["results"], expected, strict=True):
             assert result["query"] == want["query"]
-            assert [hit["id"] for hit in result["found"]] == [hit["id"] for hit in want["found"]]
-            assert [hit["text"] for hit in result["found"]] == [hit["text"] for hit in want["found"]]
-            assert [hit["score"] for hit in result["found"]] == pytest.approx(
-                [hit["score"] for hit in want["found"]], abs=2e-6
+            assert [hit["id"] for hit in result["documents"]] == [hit["id"] for hit in want["documents"]]
+            assert [hit["text"] for hit in result["documents"]] == [hit["text"] for hit in want["documents"]]
+            assert [hit["score"] for hit in result["documents"]] == pytest.approx(
+                [hit["score"] for hit in want["documents"]], abs=2e-6
             )
         if by == "hybrid":
             assert (
@@ -93,7 +93,7 @@ def test_a_model_that_has_moved_is_named_by_the_option(place, tmp_path):
     try:
         with process(place / "i.index", "--model", tmp_path / "moved") as (_, client):
             assert (
-                client.post("/search", {"text": "moon", "count": 1})[1]["results"][0]["found"][0]["text"]
+                client.post("/search", {"text": "moon", "count": 1})[1]["results"][0]["documents"][0]["text"]
                 == TEXTS[1]
             )
     finally:

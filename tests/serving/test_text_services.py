@@ -15,7 +15,7 @@ from regard.models.tagger import TaggerOptions
 from regard.pipelines.classify import classify
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
-from regard.pipelines.tag_file import Json, TagJob, TagOptions
+from regard.pipelines.tag_file import JsonFormat, TagJob, TagOptions
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_services import make_service
 from tests.decoding import model_folders
@@ -92,7 +92,9 @@ def test_a_token_is_needed_for_these_routes_too(classifier):
 
 def test_tag_gives_words_tags_and_spans(tmp_path):
     model, server = serving(tagger(tmp_path))
-    expected = TagJob(model, TagOptions(), Json()).results(Chunk(0, [Row(text, text) for text in TEXTS], ""))
+    expected = TagJob(model, TagOptions(), JsonFormat()).results(
+        Chunk(0, [Row(text, text) for text in TEXTS], "")
+    )
     with server as client:
         status, answer = client.post("/tag", {"texts": TEXTS})
         assert status == 200

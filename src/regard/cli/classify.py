@@ -13,7 +13,7 @@ from regard.cli.option_groups import OUTPUT, grouped, option
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
     from regard.pipelines.formats import OutputFormat
-    from regard.pipelines.table import Place
+    from regard.pipelines.table import TextLocation
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def command(
         pictures.save(picture, encoder_attention(lines, classify.model))
 
 
-def _format(options: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:
+def _format(options: ClassifyOptions, place: TextLocation) -> OutputFormat[ClassifiedLine]:
     """Return the output format; options that exclude each other are an error."""
     from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
@@ -128,9 +128,9 @@ class WithAttention:
         return ""
 
     def write(self, result: ClassifiedLine) -> str:
-        from regard.pipelines.classify_file import Text
+        from regard.pipelines.classify_file import TextFormat
 
-        line = Text(self.top).write(result)
+        line = TextFormat(self.top).write(result)
         attention = result.attention
         if attention is None or not attention.words or not result.classification.probabilities:
             return line

@@ -79,7 +79,7 @@ def command(
 def _get(names: list[str]) -> None:
     """Download corpora one after the other; all names are checked first."""
     from regard.data import corpora
-    from regard.data.download import CONTINUE, get
+    from regard.data.download import RESUME_HINT, get
     from regard.errors import DataError
 
     if not names:
@@ -91,7 +91,7 @@ def _get(names: list[str]) -> None:
         try:
             folder = get(corpus.name)
         except KeyboardInterrupt:
-            typer.echo(f"regard: stopped; {CONTINUE}", err=True)
+            typer.echo(f"regard: stopped; {RESUME_HINT}", err=True)
             raise typer.Exit(130) from None
         typer.echo(f"{corpus.name} is {'already ' if was_present else ''}in {folder}")
 
@@ -251,8 +251,9 @@ def _labels(console: Console, rows: Rows) -> None:
     from itertools import islice
 
     from regard.data.describe import MAX_ROWS
+    from regard.data.text_files import is_unreadable
 
-    counts = Counter(label for _, label in islice(rows, MAX_ROWS) if label[:1] != "\udcff")
+    counts = Counter(label for _, label in islice(rows, MAX_ROWS) if not is_unreadable(label))
     shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (
         " …" if len(counts) > 20 else ""
     )

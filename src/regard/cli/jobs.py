@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from regard.cli.option_groups import InputOptions, JobOptions
     from regard.pipelines.input import Layout, Source
     from regard.pipelines.job import Distribute, File, Outputs, Stream, Work
-    from regard.pipelines.table import Place
+    from regard.pipelines.table import TextLocation
 
 
 def report(message: str) -> None:
@@ -47,7 +47,7 @@ def model_folder(model: Path | None, task: str, texts: Sequence[str], to: str | 
     return default_model(task, to) if model is None else model
 
 
-def open_input(texts: Sequence[str], options: InputOptions) -> tuple[Source, Place]:
+def open_input(texts: Sequence[str], options: InputOptions) -> tuple[Source, TextLocation]:
     """Return the input lines and where the text is in them; assumptions about a table are reported."""
     from regard.pipelines import table
     from regard.pipelines.input import Source
@@ -56,7 +56,7 @@ def open_input(texts: Sequence[str], options: InputOptions) -> tuple[Source, Pla
     if options.column is not None and not paths:
         paths = [Path("-")]  # the texts are rows with tabs
     Source(tuple(paths)).check()
-    place = table.find_place(paths, options.column, options.field, options.header)
+    place = table.locate_text(paths, options.column, options.field, options.header)
     if place.note:
         report(place.note)
     return make_source(texts, options.files, place.layout, options.strict, header=place.header), place

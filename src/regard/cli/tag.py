@@ -179,7 +179,7 @@ def _source(texts: list[str], input: TagInput, options: TagOptions) -> Source:
 def _coloured(options: TagOptions) -> OutputFormat[TaggedLine] | None:
     """Return a format that colours spans by type, if a terminal shows the output."""
     from regard.cli.weight_matrix import shows_color
-    from regard.pipelines.tag_file import Marked
+    from regard.pipelines.tag_file import MarkedFormat
 
     if options.output_format != "text" or options.output != "-" or not shows_color(sys.stdout):
         return None
@@ -189,4 +189,4 @@ def _coloured(options: TagOptions) -> OutputFormat[TaggedLine] | None:
         colour = COLOURS[types.setdefault(kind, len(types)) % len(COLOURS)]
         return f"\x1b[1;4;{colour}m{text}\x1b[0m\x1b[{colour}m {kind}\x1b[0m"
 
-    return Marked(mark)
+    return MarkedFormat(mark)

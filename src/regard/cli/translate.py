@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from regard.decoding.limits import Limits
     from regard.decoding.strategy import Strategy
     from regard.pipelines.input import Source
-    from regard.pipelines.table import Place
+    from regard.pipelines.table import TextLocation
     from regard.pipelines.translate_file import TranslateJob, TranslateOptions
     from regard.pipelines.translation_formats import TranslatedLine
 
@@ -190,7 +190,7 @@ def _strategy(search: SearchOptions, sampling: shared.SamplingOptions) -> Strate
     return sampling.sample(search.nbest, seed=0) if search.sample else search.strategy()
 
 
-def _layout(place: Place) -> dict[str, Any]:
+def _layout(place: TextLocation) -> dict[str, Any]:
     """The options that describe the layout of the input lines."""
     from regard.pipelines.input import Column, Field
 

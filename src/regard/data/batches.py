@@ -25,7 +25,7 @@ Numbers = NDArray[np.int64]
 
 
 class BatchStream(Protocol):
-    """What Batches and Windows have in common: endless, reproducible, sharded over ranks, resumable."""
+    """The interface of Batches and Windows: endless, reproducible, sharded over ranks, resumable."""
 
     epoch: int
 
@@ -40,8 +40,9 @@ class BatchStream(Protocol):
 
 
 class BatchIterator:
-    """Base class of endless batch iterators: the position is the epoch and the number of its batches taken by
-    all ranks.
+    """Base class of endless batch iterators.
+
+    A position is the epoch and the number of batches of that epoch which all ranks together have taken.
     """
 
     def __init__(self, identity: dict[str, Any], rank: int, world: int) -> None:
@@ -51,8 +52,9 @@ class BatchIterator:
         self.epoch, self._taken = 0, 0
 
     def per_epoch(self) -> int:
-        """Number of batches of the current epoch over all ranks, including the incomplete last round, which
-        is dropped.
+        """Number of batches of the current epoch over all ranks.
+
+        It includes those of an incomplete last round, which are dropped.
         """
         raise NotImplementedError
 
@@ -211,14 +213,14 @@ class Batches(BatchIterator):
         """Order the rows of the current epoch and cut them into batches."""
         if self._planned == self.epoch or (self._planned >= 0 and not self.shuffle):
             return
-        draw = np.random.default_rng([self.seed, self.epoch])
+        rng = np.random.default_rng([self.seed, self.epoch])
         order = self._usable()
         if self.shuffle:
-            draw.shuffle(order)
-        order = order[np.argsort(self._sorting(order), kind="stable")]
+            rng.shuffle(order)
+        order = order[np.argsort(self._sort_keys(order), kind="stable")]
         edges = _cut(self._rounded(self._widths()[order]), self.tokens, self.max_sentences)
         if self.shuffle:
-            order, edges = _shuffled(order, edges, draw)
+            order, edges = _shuffled(order, edges, rng)
         self._order, self._edges, self._planned = order, edges, self.epoch
 
     def _usable(self) -> NDArray[np.integer]:
@@ -228,10 +230,11 @@ class Batches(BatchIterator):
         lengths, most = self.prepared.lengths("target"), self.prepared.max_length
         return np.flatnonzero((lengths > 1) & (lengths <= (lengths.max() if most is None else most + 1)))
 
-    def _sorting(self, rows: NDArray[np.integer]) -> Numbers:
+    def _sort_keys(self, rows: NDArray[np.integer]) -> Numbers:
         """Sort keys: the longer side, which counts against the budget, then the difference of the sides.
 
-        The difference ascends and descends in turn, so that a batch across two widths has little padding too.
+        The difference ascends for odd widths and descends for even ones, so that a batch with rows of two
+        widths has little padding too.
         """
         width = self._widths()[rows].astype(np.int64)
         if not self.prepared.paired:
@@ -274,15 +277,15 @@ def _cut(widths: NDArray[np.integer], tokens: int, most: int | None) -> Numbers:
 
 
 def _shuffled(
-    order: NDArray[np.integer], edges: Numbers, draw: np.random.Generator
+    order: NDArray[np.integer], edges: Numbers, rng: np.random.Generator
 ) -> tuple[NDArray[np.integer], Numbers]:
     """The batches in random order, with their rows unchanged."""
     sizes = np.diff(edges)
-    permutation = draw.permutation(len(sizes))
-    new = np.concatenate(([0], np.cumsum(sizes[permutation])))
+    permutation = rng.permutation(len(sizes))
+    new_edges = np.concatenate(([0], np.cumsum(sizes[permutation])))
     # A row keeps its distance from the start of its batch.
-    source = np.arange(len(order)) + np.repeat(edges[:-1][permutation] - new[:-1], sizes[permutation])
-    return order[source], new
+    source = np.arange(len(order)) + np.repeat(edges[:-1][permutation] - new_edges[:-1], sizes[permutation])
+    return order[source], new_edges
 
 
 def _gather(

@@ -7,7 +7,7 @@ the paper: drop every possible merge with probability p; apply the remaining mer
 stop when none remains.
 
 A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A
-frequent word does not need a new draw each time, so preparing a corpus takes seconds.
+frequent word does not need a new rng each time, so preparing a corpus takes seconds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.cached_encoder import ragged_indices
-from regard.data.tokenizer import UNK, Tokenizer
+from regard.data.tokenizer import EOS, UNK, Tokenizer
 from regard.data.tokenizer_training import language_token
 from regard.errors import OptionError
 
 POOL = 16
-LONGEST = 512  # symbols of a word; longer ones (such as a line without spaces) are not varied
+MAX_SYMBOLS = 512  # of a word; longer ones (such as a line without spaces) are not varied
 _ROWS = 1 << 14  # rows of one matrix, so that it fits into the processor's cache
 Numbers = NDArray[np.int64]
 _NEVER = np.iinfo(np.int32).max
@@ -41,41 +41,43 @@ class BpeDropout:
         if not 0 <= rate < 1:
             raise OptionError(f"tokenizer.dropout must be at least 0 and below 1, got {rate}")
         self.rate, self._size = rate, len(tokenizer)
-        number = tokenizer.vocabulary
+        ids = tokenizer.vocabulary
         merged = [
-            (number[left] * self._size + number[right], number[left + right])
-            for left, right in tokenizer.merges
+            (ids[left] * self._size + ids[right], ids[left + right]) for left, right in tokenizer.merges
         ]
         pairs = np.asarray(merged, np.int64).reshape(-1, 2)
         order = np.argsort(pairs[:, 0], kind="stable")
         self._pairs, self._results = pairs[order, 0], pairs[order, 1]
         self._ranks = order.astype(np.int32)
         # The symbols of each entry: its characters (bytes for byte-bpe), which are entries too.
-        languages = {number[language_token(code)] for code in tokenizer.languages}
-        spelled = [[UNK]] * len(tokenizer)
-        for piece, i in number.items():
-            if i > 3:
-                spelled[i] = [i] if i in languages else [number[c] for c in piece]
-        self._spelling_offsets = np.concatenate(([0], np.cumsum([len(s) for s in spelled])))
-        self._spelling = np.asarray([i for s in spelled for i in s], np.int64)
+        languages = {ids[language_token(code)] for code in tokenizer.languages}
+        spellings = [[UNK]] * len(tokenizer)
+        for piece, i in ids.items():
+            if i > EOS:
+                spellings[i] = [i] if i in languages else [ids[c] for c in piece]
+        self._spelling_offsets = np.concatenate(([0], np.cumsum([len(spelling) for spelling in spellings])))
+        self._spelling = np.asarray([i for spelling in spellings for i in spelling], np.int64)
 
     def variants(
-        self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator
+        self, tokens: Numbers, words: Numbers, count: int, rng: np.random.Generator
     ) -> Iterator[tuple[Numbers, Numbers]]:
-        """`count` random segmentations of words, given by their usual tokens, concatenated, and their token
-        counts.
+        """Yield `count` random segmentations, each as its tokens and the number of tokens of each word.
 
-        Each comes as its tokens and the token count of each word.
+        Args:
+            tokens: the tokens of all words without dropout, concatenated.
+            words: the number of tokens of each word.
+            count: number of segmentations.
+            rng: the source of randomness.
         """
         starts = np.cumsum(words) - words
         _, first, word_type, occurrences = np.unique(
             _hashes(tokens, words), return_index=True, return_inverse=True, return_counts=True
         )
-        pool, pool_words, amount = self._pool(tokens, starts[first], words[first], occurrences, count, draw)
+        pool, pool_words, amount = self._pool(tokens, starts[first], words[first], occurrences, count, rng)
         pool_starts = np.cumsum(pool_words) - pool_words
         offset = np.cumsum(amount) - amount
         for _ in range(count):
-            pick = offset[word_type] + (draw.random(len(word_type)) * amount[word_type]).astype(np.int64)
+            pick = offset[word_type] + (rng.random(len(word_type)) * amount[word_type]).astype(np.int64)
             lengths = pool_words[pick]
             yield pool[ragged_indices(pool_starts[pick], lengths)], lengths
 
@@ -86,16 +88,16 @@ class BpeDropout:
         words: Numbers,
         occurrences: Numbers,
         count: int,
-        draw: np.random.Generator,
+        rng: np.random.Generator,
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """Segmentations of each word type, concatenated, their token counts, and the number of each type."""
+        """Segmentations of each word type, concatenated; their token counts; their number per word type."""
         plain = tokens[ragged_indices(starts, words)]
         sizes = np.diff(self._spelling_offsets)[plain]
         symbols = self._spelling[ragged_indices(self._spelling_offsets[plain], sizes)]
         bounds = np.concatenate(([0], np.cumsum(words)))
         symbol_counts = np.add.reduceat(sizes, bounds[:-1]) if len(words) else words  # symbols of each type
         amount = np.where(
-            (symbol_counts > 1) & (symbol_counts <= LONGEST), np.minimum(occurrences * count, POOL), 1
+            (symbol_counts > 1) & (symbol_counts <= MAX_SYMBOLS), np.minimum(occurrences * count, POOL), 1
         )
         symbol_starts = np.cumsum(symbol_counts) - symbol_counts
         word_type = np.repeat(np.arange(len(words)), amount)
@@ -109,19 +111,19 @@ class BpeDropout:
             lengths.append(length)
 
         # Words of one symbol and very long words are not varied.
-        unvaried = np.flatnonzero((symbol_counts[word_type] == 1) | (symbol_counts[word_type] > LONGEST))
+        unvaried = np.flatnonzero((symbol_counts[word_type] == 1) | (symbol_counts[word_type] > MAX_SYMBOLS))
         unvaried_types = word_type[unvaried]
         keep(
             unvaried,
             plain[ragged_indices(bounds[:-1][unvaried_types], words[unvaried_types])],
             words[unvaried_types],
         )
-        for length in np.unique(symbol_counts[(symbol_counts > 1) & (symbol_counts <= LONGEST)]):
+        for length in np.unique(symbol_counts[(symbol_counts > 1) & (symbol_counts <= MAX_SYMBOLS)]):
             group = np.flatnonzero(symbol_counts[word_type] == length)
             for start in range(0, len(group), _ROWS):
                 chunk = group[start : start + _ROWS]
                 matrix = symbols[symbol_starts[word_type[chunk]][:, None] + np.arange(length)]
-                for rows, merged in self._merge(matrix, draw):
+                for rows, merged in self._merge(matrix, rng):
                     keep(chunk[rows], merged.ravel(), np.full(len(rows), merged.shape[1]))
         owner, length = np.concatenate(owners), np.concatenate(lengths)
         flat_starts = np.cumsum(length) - length
@@ -129,7 +131,7 @@ class BpeDropout:
         flat = np.concatenate(pieces)
         return flat[ragged_indices(flat_starts[order], length[order])], length[order], amount
 
-    def _merge(self, matrix: Numbers, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
+    def _merge(self, matrix: Numbers, rng: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
         """Merge each row until no merge is left or all are dropped; yield rows by their final length."""
         rows = np.arange(len(matrix))
         rank, result = self._look_up(matrix[:, :-1], matrix[:, 1:])
@@ -137,7 +139,7 @@ class BpeDropout:
             if matrix.shape[1] == 1:
                 yield rows, matrix
                 return
-            candidates = np.where(draw.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
+            candidates = np.where(rng.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
             best = candidates.argmin(1)  # the leftmost of equal ranks
             row_index = np.arange(len(rows))
             unfinished = candidates[row_index, best] != _NEVER
@@ -177,8 +179,9 @@ def _without(matrix: NDArray, column: Numbers) -> NDArray:
 
 
 def _hashes(tokens: Numbers, words: Numbers) -> NDArray[np.uint64]:
-    """A 64-bit hash of each word's tokens and positions (splitmix64); a million types collide once in 10⁷
-    corpora.
+    """A 64-bit hash of each word's tokens and positions (splitmix64).
+
+    In a corpus with a million word types the probability of a collision is about 10⁻⁷.
     """
     if not len(words):
         return np.empty(0, np.uint64)

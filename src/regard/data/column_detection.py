@@ -16,12 +16,12 @@ from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
-from regard.data.text_files import check_file, lines, suffix
+from regard.data.text_files import check_file, is_unreadable, lines, suffix
 from regard.errors import DataError
 
-SAMPLED = 1000  # lines that are read to detect the layout
+MAX_LINES = 1000  # read to detect the layout
 SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
-ENOUGH = 4  # with fewer rows, nothing is guessed from the cells
+MIN_ROWS = 4  # with fewer rows, nothing is guessed from the cells
 LANGUAGES = frozenset(
     (  # noqa: SIM905
         "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt "
@@ -105,17 +105,17 @@ class ChosenColumns:
     note: str
 
 
-def detect_table(path: Path, *, alone: bool = False) -> TableSample:
+def detect_table(path: Path, *, one_column: bool = False) -> TableSample:
     """Read the first lines of a table and find its separator: that of the extension, or the one most lines
     agree on.
 
-    A table of one column is refused unless `alone` allows it.
+    A table of one column is refused unless `one_column` is True.
     """
     check_file(path)
     first = [
         line
-        for line in islice(chain.from_iterable(lines(path)), SAMPLED)
-        if line.strip() and line[0] != "\udcff"
+        for line in islice(chain.from_iterable(lines(path)), MAX_LINES)
+        if line.strip() and not is_unreadable(line)
     ]
     usual = {"tsv": "\t", "csv": ","}.get(suffix(path), "\t")
     best, agreed = TableSample(path, usual, []), 0.0
@@ -135,7 +135,7 @@ def detect_table(path: Path, *, alone: bool = False) -> TableSample:
             best, agreed = TableSample(path, separator, rows), share
         if separator == usual and share >= 0.9:
             break
-    if not agreed and alone:
+    if not agreed and one_column:
         return TableSample(path, usual, split(first, usual, quotes=suffix(path) == "csv") or [[""]])
     if not agreed:
         start = first[0][:40] if first else ""
@@ -150,12 +150,12 @@ def split(rows_of_text: Sequence[str], separator: str, quotes: bool = True) -> l
     """Split lines into cells; a quoted cell may contain the separator and line ends."""
     if not quotes:
         return [line.split(separator) for line in rows_of_text]
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     with suppress(csv.Error):  # a quote that is not closed
-        found += (
+        rows += (
             row for row in csv.reader((f"{line}\n" for line in rows_of_text), delimiter=separator) if row
         )
-    return found
+    return rows
 
 
 def column_number(column: str | int | None) -> int | None:
@@ -178,7 +178,7 @@ def text_column(sample: TableSample, column: str | None, header: bool = False) -
     one.
     """
     first, number = [cell.strip() for cell in sample.rows[0]], column_number(column)
-    header = header or any(_names_columns(sample, first, kind) for kind in (LABELLED, PAIRS))
+    header = header or any(_is_header(sample, first, kind) for kind in (LABELLED, PAIRS))
     if number is not None:
         return number, header
     candidates = PAIRS.names[0] + LABELLED.names[0] if column is None else (column,)
@@ -222,7 +222,7 @@ def choose(
     columns = [
         numbers_by_name.get(str(column), number) for column, number in zip(requested, numbers, strict=True)
     ]
-    header = bool(numbers_by_name) or _names_columns(sample, first, kind)
+    header = bool(numbers_by_name) or _is_header(sample, first, kind)
     guessed = _guessed(sample, columns, header, kind, first)
     if kind is LABELLED and not header:
         header = _unlike_the_rest(sample, *guessed)
@@ -258,9 +258,9 @@ def _find(name: str, first: list[str]) -> int | None:
     return lower.index(name.lower()) + 1 if lower.count(name.lower()) == 1 else None
 
 
-def _names_columns(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
-    """True if line 1 looks like a header: short distinct names, one a usual one that is no value of its
-    column.
+def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
+    """True if line 1 looks like a header: short, distinct cells, of which one is a usual column name and does
+    not occur again in its column.
     """
     lower = [cell.lower() for cell in first]
     if len(set(lower)) < len(lower) or not all(
@@ -293,7 +293,7 @@ def _guessed(
                     f"{sample.path} has no column left for the {kind.roles[role]}; name two columns"
                 )
             picked = free[0]
-            if kind is LABELLED and len(sample.rows) - header >= ENOUGH:
+            if kind is LABELLED and len(sample.rows) - header >= MIN_ROWS:
                 picked = _text_like(sample, free, header) if role == 0 else _label_like(sample, free, header)
             result[role] = picked
     assert result[0] is not None and result[1] is not None

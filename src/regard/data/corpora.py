@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.csv_reader import Csv
-from regard.data.readers import ConcatRows, HashSplitRows, LinePairs, Rows, Table, Text
-from regard.data.splits import RowRange
+from regard.data.readers import LinePairs, Rows, Table, Text, concatenate
+from regard.data.splits import HashSplitRows, RowRange
 from regard.data.text_files import unpacked
 from regard.errors import DataError
 from regard.files.atomic import write_file
@@ -91,7 +91,9 @@ def remove_corpora(*removed: str) -> None:
     """Forget corpora that `add_corpora` added; their files stay."""
     for name in removed:
         if name not in _added:
-            raise DataError(f"add_corpora did not add a corpus {name!r}; only such can be removed")
+            raise DataError(
+                f"add_corpora did not add a corpus {name!r}; only corpora added with it can be removed"
+            )
         del _added[name]
 
 
@@ -103,7 +105,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"the manifest {path} cannot be read ({error}); give a JSON file of corpora"
         ) from None
     if not isinstance(entries, dict):
-        raise DataError(f"the manifest {path} holds no object; give a JSON file of corpora: name → entry")
+        raise DataError(
+            f"the manifest {path} is not a JSON object; give one that maps names of corpora to entries"
+        )
     return {name: _complete(name, entry, path.parent.resolve(), str(path)) for name, entry in entries.items()}
 
 
@@ -184,77 +188,77 @@ class NamedCorpus:
     name: str
 
     @property
-    def _facts(self) -> dict[str, Any]:
+    def _entry(self) -> dict[str, Any]:
         return _manifest()[self.name]
 
     @property
     def about(self) -> str:
-        return self._facts["about"]
+        return self._entry["about"]
 
     @property
     def source(self) -> str:
         """The public source of the texts."""
-        return self._facts["source"]
+        return self._entry["source"]
 
     @property
     def licence(self) -> str:
-        return self._facts["licence"]
+        return self._entry["licence"]
 
     @property
     def cite(self) -> str:
-        return self._facts["cite"]
+        return self._entry["cite"]
 
     @property
     def task(self) -> str:
         """The task it is for: one of `regard.tasks.TASKS`, or search, recommend or align."""
-        return self._facts["task"]
+        return self._entry["task"]
 
     @property
     def languages(self) -> list[str]:
-        return self._facts["languages"]
+        return self._entry["languages"]
 
     @property
     def versions(self) -> list[str]:
         """Names of the versions of the text other than the default."""
-        return sorted({subset["version"] for subset in self._facts["sets"] if "version" in subset})
+        return sorted({subset["version"] for subset in self._entry["sets"] if "version" in subset})
 
     @property
     def splits(self) -> list[str]:
         """The names of its splits."""
-        return list(dict.fromkeys(subset["split"] for subset in self._facts["sets"]))
+        return list(dict.fromkeys(subset["split"] for subset in self._entry["sets"]))
 
     @property
     def roles(self) -> dict[str, str]:
         """Which split is used as train, validation and test."""
-        return self._facts["roles"]
+        return self._entry["roles"]
 
     @property
     def is_parallel(self) -> bool:
         """True if its rows are translations: files or columns by language, read in either direction."""
         return any(
-            "files" in subset or isinstance(subset.get("columns"), dict) for subset in self._facts["sets"]
+            "files" in subset or isinstance(subset.get("columns"), dict) for subset in self._entry["sets"]
         )
 
     @property
     def folds(self) -> int | None:
         """The usual number of cross-validation folds of a corpus without splits."""
-        return self._facts.get("folds")
+        return self._entry.get("folds")
 
     @property
     def labels(self) -> dict[str, str]:
         """Names of labels that are numbers in its files."""
-        return self._facts.get("labels", {})
+        return self._entry.get("labels", {})
 
     @property
     def folder(self) -> Path:
         """The folder of its files."""
-        if self._facts.get("bundled"):
+        if self._entry.get("bundled"):
             return Path(__file__).parent / "samples"
-        return Path(self._facts["folder"]) if "folder" in self._facts else data_folder() / self.name
+        return Path(self._entry["folder"]) if "folder" in self._entry else data_folder() / self.name
 
     @property
     def _get(self) -> dict[str, Any]:
-        return self._facts.get("get", {})
+        return self._entry.get("get", {})
 
     @property
     def downloads(self) -> list[Download]:
@@ -279,16 +283,14 @@ class NamedCorpus:
         """The manifest entry of a file: `text` and `packed` (SHA-256), `as` (extension), `bytes`
         (compressed).
         """
-        return self._facts["files"][name]
+        return self._entry["files"][name]
 
     def present(self) -> bool:
         """True if every file of the corpus is there, whatever its content."""
-        return all(self._found(file) for file in self._facts["files"])
+        return all(self._existing(file) for file in self._entry["files"])
 
     def pair(self, source: str | None = None, target: str | None = None) -> tuple[str, str]:
-        """Source and target language; by default the first two of the corpus, and the other one if it has
-        two.
-        """
+        """Source and target language; one that is not given is the first other language of the corpus."""
         for language in (source, target):
             if language is not None and language not in self.languages:
                 raise DataError(
@@ -337,7 +339,7 @@ class NamedCorpus:
         for entry in entries:
             rows = Conll(self.path(entry["file"]), columns=tuple(entry.get("columns", (1, 2))))
             parts.append(RowRange(rows, *entry["part"]) if "part" in entry else rows)
-        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
+        return concatenate(parts)
 
     def files(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
@@ -362,23 +364,23 @@ class NamedCorpus:
 
     def check(self) -> list[FileStatus]:
         """Compare every file with the manifest; if it is compressed differently, compare its text."""
-        files = self._facts["files"]
-        sizes = sum(path.stat().st_size for file in files if (path := self._found(file)))
+        files = self._entry["files"]
+        sizes = sum(path.stat().st_size for file in files if (path := self._existing(file)))
         with track(sizes, f"checking {self.name}", "bytes") as progress:
             return [
-                FileStatus(file, self._state(file, self._found(file), progress.advance)) for file in files
+                FileStatus(file, self._state(file, self._existing(file), progress.advance)) for file in files
             ]
 
     def differing(self, hashes: dict[Path, str]) -> list[str]:
         """The files that differ from the manifest, both compressed and as text, given their SHA-256."""
         differing = []
-        for file, facts in self._facts["files"].items():
-            path = self._found(file)
+        for file, facts in self._entry["files"].items():
+            path = self._existing(file)
             if path in hashes and hashes[path] not in (facts["packed"], facts["text"]):
                 # Decompressing is slow, so the checksum of the text is cached.
                 cached_checksum = cache_folder() / "texts" / hashes[path]
                 if not cached_checksum.is_file():
-                    write_file(cached_checksum, self._text(path), CACHE_HINT)
+                    write_file(cached_checksum, self._text_sha256(path), CACHE_HINT)
                 if cached_checksum.read_text(encoding="utf-8") != facts["text"]:
                     differing.append(file)
         return differing
@@ -389,10 +391,10 @@ class NamedCorpus:
             return "missing"
         if file_sha256(path, advance) in (facts["packed"], facts["text"]):
             return "as named"
-        return "same text" if self._text(path) == facts["text"] else "differs"
+        return "same text" if self._text_sha256(path) == facts["text"] else "differs"
 
     @staticmethod
-    def _text(path: Path) -> str:
+    def _text_sha256(path: Path) -> str:
         digest = hashlib.sha256()
         try:
             for block in unpacked(path):
@@ -408,7 +410,7 @@ class NamedCorpus:
         name = self.roles.get(split, split)
         subsets = [
             subset
-            for subset in self._facts["sets"]
+            for subset in self._entry["sets"]
             if subset["split"] == name and subset.get("version") == version
         ]
         if not subsets:
@@ -427,12 +429,12 @@ class NamedCorpus:
             f"{self.name} has no split {name} for {pair[0]} and {pair[1]}; choose another split or pair"
         )
 
-    def _found(self, file: str) -> Path | None:
+    def _existing(self, file: str) -> Path | None:
         return next((path for ending in ENDINGS if (path := self.folder / (file + ending)).is_file()), None)
 
     def path(self, file: str) -> Path:
         """The path of a file, plain, .gz or .xz."""
-        if path := self._found(file):
+        if path := self._existing(file):
             return path
         if self.by_hand:
             fix = f"`regard data {self.name}` says how to get it"

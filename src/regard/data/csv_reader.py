@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from regard.data.readers import MISSING, ROWS, Advance, Block, OneFile, ignore
-from regard.data.text_files import LONG, lines
+from regard.data.text_files import LONG, is_unreadable, lines
 from regard.errors import DataError
 
 MAX_CELL = 1 << 20  # characters of a cell, including line ends inside quotes
@@ -95,6 +95,6 @@ class Csv(OneFile):
 
 
 def _cell(row: list[str], number: int) -> str:
-    if row[0][:1] == "\udcff":  # the line could not be read
+    if is_unreadable(row[0]):
         return row[0].rstrip("\n")
     return row[number - 1].replace("\n", " ") if number <= len(row) else MISSING

@@ -12,9 +12,10 @@ import numpy as np
 from regard.data import corpora
 from regard.data.csv_reader import Csv
 from regard.data.prepare import EncodingSettings, Hashes, Prepared, prepare
-from regard.data.readers import ConcatRows, Rows
+from regard.data.readers import Rows, concatenate
 from regard.data.row_formats import ROW_FORMATS, RowFormat, row_format_of
 from regard.data.splits import RowRange, SplitRows
+from regard.data.text_files import is_unreadable
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
 from regard.errors import DataError, OptionError, for_shell
@@ -130,7 +131,7 @@ def load_corpus(
         row_format.check(split_reader, target)
     train = prepare(rows["train"], source, target, settings, hashes=hashes, name="train", expected=expected)
     if row_format.classes and data.limit is None:
-        _every_class(train, target, rows["train"])
+        _check_classes(train, target, rows["train"])
     validation = None
     if "validation" in rows:
         validation = _split("validation", rows["validation"], source, target, settings.max_length, hashes)
@@ -143,7 +144,7 @@ def load_corpus(
         test_names=_test_names(data),
         checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
         warnings=_warnings(data, train, validation, hashes)
-        + row_format.scarce(train, validation and validation.prepared, target),
+        + row_format.scarcity_warnings(train, validation and validation.prepared, target),
         notes=list(dict.fromkeys(note for split_reader in rows.values() for note in split_reader.notes())),
         _data=data,
         _task=task,
@@ -186,12 +187,12 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     row_format = row_format_of(task)
     data = _section("data", data, DATA)
     fold = None if data.test else _fold(data)
-    share = data.hold_out if not _named(data, "validation") else None
+    share = data.hold_out if not _names(data, "validation") else None
     if split == "test" and fold is not None:
-        return SplitRows(_named_rows(data, "train", row_format), *fold, classes=row_format.classes)
+        return SplitRows(_rows_of(data, "train", row_format), *fold, classes=row_format.classes)
     if split not in ("train", "validation") or (split == "validation" and share is None):
-        return _named_rows(data, split, row_format)
-    rows = _named_rows(data, "train", row_format)
+        return _rows_of(data, split, row_format)
+    rows = _rows_of(data, "train", row_format)
     if fold is not None:
         rows = SplitRows(rows, *fold, inside=False, classes=row_format.classes)
     if share is not None and not row_format.paired:  # a text is read in order, so its end is held out
@@ -216,13 +217,13 @@ def _fold(data: Any) -> tuple[float, float] | None:
     fold = data.fold or 1
     if not 1 <= fold <= folds or folds < 2:
         raise OptionError(
-            f"data.fold is {fold} and there are {folds} folds; take one of 1 to {folds}, of at least 2"
+            f"data.fold is {fold} of {folds} folds; set data.folds to at least 2 and data.fold to one of them"
         )
     return (fold - 1) / folds, fold / folds
 
 
-def _named_rows(data: Any, split: str, row_format: RowFormat) -> Rows:
-    """The rows that the `data:` block itself names for a split."""
+def _rows_of(data: Any, split: str, row_format: RowFormat) -> Rows:
+    """The reader of a split that the `data:` block names, as files or as a corpus."""
     named = getattr(data, split) if split in SPLITS else ()
     if isinstance(named, (str, Path)):
         named = [named]
@@ -243,7 +244,7 @@ def _named_rows(data: Any, split: str, row_format: RowFormat) -> Rows:
     files = [item for item in named if item not in corpus_names]
     if files:
         parts.append(row_format.read(files, data.source, data.target))
-    return row_format.finish(parts[0] if len(parts) == 1 else ConcatRows(tuple(parts)), data)
+    return row_format.finish(concatenate(parts), data)
 
 
 def _corpus_rows(name: str, split: str, data: Any, row_format: RowFormat) -> Rows:
@@ -259,14 +260,14 @@ def _corpus_rows(name: str, split: str, data: Any, row_format: RowFormat) -> Row
     return corpus.rows(split, data.source, data.target, version)
 
 
-def _named(data: Any, split: str) -> bool:
+def _names(data: Any, split: str) -> bool:
     return bool(getattr(data, split)) or (
         data.corpus is not None and split in corpora.find(data.corpus).roles
     )
 
 
 def _has(data: Any, split: str) -> bool:
-    return _named(data, split) or (split == "validation" and data.hold_out is not None)
+    return _names(data, split) or (split == "validation" and data.hold_out is not None)
 
 
 def _test_names(data: Any) -> list[str]:
@@ -288,11 +289,11 @@ def _test_names(data: Any) -> list[str]:
 def _split(
     name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes
 ) -> Split:
-    texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (
-        1 + rows.paired
-    )
+    texts = [[_empty_if_unreadable(text) for text in column] for column in zip(*rows, strict=True)] or [
+        []
+    ] * (1 + rows.paired)
     if not texts[0] and isinstance(rows, SplitRows | RowRange):
-        raise DataError(_nothing_cut(name, rows))
+        raise DataError(_empty_split(name, rows))
     prepared = prepare(
         rows,
         source,
@@ -306,7 +307,7 @@ def _split(
     return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
 
 
-def _nothing_cut(name: str, rows: SplitRows | RowRange) -> str:
+def _empty_split(name: str, rows: SplitRows | RowRange) -> str:
     """The message for an empty split of the training rows."""
     count = sum(len(block[0]) for block in rows.rows.blocks())
     share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
@@ -314,12 +315,13 @@ def _nothing_cut(name: str, rows: SplitRows | RowRange) -> str:
     unit = "of each class " if classes else ""
     return (
         f"no row is left for {name}: {key} takes {share:g} {unit}of {rows.files[0]}, which has {count:,} "
-        f"rows{classes}, equal texts together; add rows, take a larger share, or name data.{name} files"
+        f"rows{classes}, and equal texts stay in one split; add rows, take a larger share, or name "
+        f"data.{name} files"
     )
 
 
-def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
-    """Raise a DataError if a label has no training rows left."""
+def _check_classes(train: Prepared, target: Tokenizer, rows: Rows) -> None:
+    """Raise a DataError if a label has no training rows."""
     counts = np.bincount(train.arrays("target")[0], minlength=len(target))[EOS + 1 :]
     without = [label for label, count in zip(target.entries, counts, strict=True) if not count]
     if without:
@@ -329,9 +331,9 @@ def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
         )
 
 
-def _readable(text: str) -> str:
-    """Scores need every row: an unreadable one counts as empty."""
-    return "" if text[:1] == "\udcff" else text
+def _empty_if_unreadable(text: str) -> str:
+    """Replace an unreadable text by an empty one, because scores need every row."""
+    return "" if is_unreadable(text) else text
 
 
 def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hashes) -> list[str]:

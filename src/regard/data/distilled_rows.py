@@ -62,8 +62,8 @@ class TeacherTranslations:
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         known = self._hashes[places] == hashes
         return [
-            self._read(source, int(self._starts[place])) if found else None
-            for source, place, found in zip(sources, places, known, strict=True)
+            self._read(source, int(self._starts[place])) if is_known else None
+            for source, place, is_known in zip(sources, places, known, strict=True)
         ]
 
     def _read(self, source: str, start: int) -> str | None:
@@ -123,8 +123,12 @@ class DistilledRows(Rows):
             if left is not None:
                 block = tuple(column[:left] for column in block)
                 left -= len(block[0])
-            found = self.translations.lookup(block[0])
-            pairs = [(source, text) for source, text in zip(block[0], found, strict=True) if text is not None]
+            translations = self.translations.lookup(block[0])
+            pairs = [
+                (source, text)
+                for source, text in zip(block[0], translations, strict=True)
+                if text is not None
+            ]
             yield [source for source, _ in pairs], [text for _, text in pairs]
             if self.both:
                 yield block

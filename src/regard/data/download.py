@@ -35,15 +35,15 @@ from regard.files.lock import open_locked
 from regard.files.progress import track
 from regard.version import __version__
 
-OTHER_FOLDER = "free some space, or set REGARD_DATA to a folder that you can write"
+DISK_HINT = "free some space, or set REGARD_DATA to a folder that you can write"
 HOST = "https://raw.githubusercontent.com"
 BLOCK = 1 << 16
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 4  # consecutive attempts without a new byte before giving up
 PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
 Advance = Callable[[int], None]  # reports the number of bytes received
-RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP status codes of temporary errors
-CONTINUE = "run the same command again to resume"
+RETRIED_CODES = (408, 429, 500, 502, 503, 504)  # HTTP status codes of temporary errors
+RESUME_HINT = "run the same command again to resume"
 
 
 class _Interrupted(Exception):
@@ -74,13 +74,13 @@ def get(name: str) -> Path:
 def _get(corpus: NamedCorpus) -> None:
     parent = corpus.folder.parent
     folder, lock = parent / f".{corpus.name}.download", parent / f".{corpus.name}.lock"
-    with disk_errors(parent, OTHER_FOLDER):
+    with disk_errors(parent, DISK_HINT):
         parent.mkdir(parents=True, exist_ok=True)
         with open_locked(lock) or nullcontext():
             missing = _missing(corpus)  # another process may have fetched it meanwhile
             downloads = [source for source in corpus.downloads if missing & set(source.makes)]
             if downloads:
-                _check_room(corpus, downloads, missing)
+                _check_disk_space(corpus, downloads, missing)
                 folder.mkdir(exist_ok=True)
                 _fetch_all(corpus, downloads, folder)
                 _write(corpus, _converted(corpus, downloads, folder), missing)
@@ -116,7 +116,7 @@ def download(url: str, path: Path, size: int, sha256: str, advance: Advance = la
         except _Interrupted as error:
             failures = 0 if _length(part) > length else failures + 1
             if failures == TRIES:
-                fix = f"check the network and HTTPS_PROXY; {CONTINUE}"
+                fix = f"check the network and HTTPS_PROXY; {RESUME_HINT}"
                 raise DataError(f"{url} cannot be fetched: {error}; {fix}") from None
             time.sleep(PAUSE * 2 ** max(0, failures - 1))
             continue
@@ -126,18 +126,18 @@ def download(url: str, path: Path, size: int, sha256: str, advance: Advance = la
             return
         part.unlink()
         if length == 0 or restarted:
-            raise _other_bytes(url, f"SHA-256 {checksum[:12]}…, not {sha256[:12]}…")
+            raise _wrong_bytes(url, f"SHA-256 {checksum[:12]}…, not {sha256[:12]}…")
         restarted = True  # the earlier part may have been damaged: download once more from the start
 
 
-def _other_bytes(url: str, difference: str) -> DataError:
+def _wrong_bytes(url: str, difference: str) -> DataError:
     fix = "a proxy or mirror may have changed them: try without it, or set REGARD_MIRROR to another server"
     return DataError(f"{url} does not have the bytes that the manifest names ({difference}); {fix}")
 
 
 def _missing(corpus: NamedCorpus) -> set[str]:
     """The files to fetch. A file that exists and differs from the manifest is never replaced."""
-    states = {finding.file: finding.state for finding in corpus.check()}
+    states = {status.file: status.state for status in corpus.check()}
     changed = [file for file, state in states.items() if state == "differs"]
     if changed:
         path = corpus.folder / changed[0]
@@ -147,7 +147,7 @@ def _missing(corpus: NamedCorpus) -> set[str]:
     return {file for file, state in states.items() if state == "missing"}
 
 
-def _check_room(corpus: NamedCorpus, downloads: list[Download], missing: set[str]) -> None:
+def _check_disk_space(corpus: NamedCorpus, downloads: list[Download], missing: set[str]) -> None:
     folder = corpus.folder.parent
     needed = sum(source.bytes for source in downloads) + sum(corpus.file(file)["bytes"] for file in missing)
     if (free := shutil.disk_usage(folder).free) < needed:
@@ -192,7 +192,7 @@ def _write(corpus: NamedCorpus, converted: Iterator[tuple[str, bytes]], missing:
                 packed[file] = pack(text, corpus.file(file)["as"])
                 progress.advance()
     for file, data in packed.items():  # only after all files passed their checks
-        write_file(corpus.folder / (file + corpus.file(file)["as"]), data, OTHER_FOLDER)
+        write_file(corpus.folder / (file + corpus.file(file)["as"]), data, DISK_HINT)
 
 
 def _request(url: str, part: Path, start: int, size: int, advance: Advance) -> None:
@@ -206,7 +206,7 @@ def _request(url: str, part: Path, start: int, size: int, advance: Advance) -> N
         if error.code == 416:  # Range Not Satisfiable: the part belongs to another file
             part.unlink(missing_ok=True)
             raise _Interrupted("the server has no more bytes") from None
-        if error.code in RETRIED:
+        if error.code in RETRIED_CODES:
             raise _Interrupted(f"the server answers {error.code} ({error.reason})") from None
         fix = "set REGARD_MIRROR to a server that has it, or see `regard data` for other corpora"
         answer = f"the server answers {error.code} ({error.reason})"
@@ -220,7 +220,7 @@ def _request(url: str, part: Path, start: int, size: int, advance: Advance) -> N
         total = length_header.rpartition("/")[2]
         if total.isdigit() and int(total) != size:
             part.unlink(missing_ok=True)
-            raise _other_bytes(url, f"{int(total):,} of them, not {size:,}")
+            raise _wrong_bytes(url, f"{int(total):,} of them, not {size:,}")
         is_continued = response.status == 206 and length_header.startswith(f"bytes {start}-")
         with part.open("ab" if is_continued else "wb") as file:
             for block in _blocks(response, size + 1 - (start if is_continued else 0)):

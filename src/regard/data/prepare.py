@@ -26,7 +26,7 @@ from regard.data.bpe_dropout import BpeDropout
 from regard.data.chunk_encoder import Encoding, EncodingSettings
 from regard.data.encoding_workers import cores, encode_all
 from regard.data.readers import MISSING, Block, Rows
-from regard.data.text_files import BAD, LONG
+from regard.data.text_files import BAD, LONG, MARK
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.files.arrays import GrowingArray, read_array
@@ -36,7 +36,7 @@ from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
 VERSION = 1  # of the folder format and of everything here that determines the tokens
-SMALL = 8 << 20  # bytes of files on disk
+SMALL = 8 << 20  # bytes of files that one process encodes
 Numbers = NDArray[np.int64]
 
 
@@ -68,7 +68,7 @@ class Report:
         }
         return {reason: number for reason, number in named.items() if number}
 
-    def nothing(self, rows: Rows) -> str:
+    def no_rows_message(self, rows: Rows) -> str:
         """Why no row could be used, and what to do."""
         if not self.read:
             return f"{rows.files[0]} has no rows, at most a header; give a file with text"
@@ -206,11 +206,11 @@ def prepare(
             checksum, name, expected
         )
 
-    build_folder(folder, _is_whole, build, CACHE_HINT)
+    build_folder(folder, _is_complete, build, CACHE_HINT)
     return Prepared(folder)
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """True if every file of the folder is there with the right size."""
     try:
         sizes = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
@@ -229,7 +229,9 @@ def usable(
     for block in rows.blocks(advance):
         if limit is not None and report.read + len(block[0]) > limit:
             block = tuple(column[: limit - report.read] for column in block)
-        usable_rows = [i for i, row in enumerate(zip(*block, strict=True)) if _good(row, rows.paired, report)]
+        usable_rows = [
+            i for i, row in enumerate(zip(*block, strict=True)) if _is_usable(row, rows.paired, report)
+        ]
         numbers = np.asarray(usable_rows, np.int64) + report.read
         report.read += len(block[0])
         yield (
@@ -244,13 +246,14 @@ def usable(
             return
 
 
-def _good(row: tuple[str, ...], paired: bool, report: Report) -> bool:
+def _is_usable(row: tuple[str, ...], paired: bool, report: Report) -> bool:
+    """True if every text of a row can be used; else the reason is counted in `report`."""
     for text in row:
         if not text or text.isspace():
             if paired:
                 report.empty += 1
                 return False
-        elif text[0] == "\udcff":
+        elif text[0] == MARK:
             name = {BAD: "bad_utf8", LONG: "long_line", MISSING: "missing"}[text]
             setattr(report, name, getattr(report, name) + 1)
             return False
@@ -283,14 +286,14 @@ class _Preparing:
             chunks = usable(
                 self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore
             )
-            for encoding in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
+            for encoding in encode_all(_blocks(chunks, waiting), self.tokenizers, self.settings, workers):
                 numbers = waiting.popleft()
                 lines.append(numbers[encoding.keep])
                 self._append(encoding)
                 if expected is not None:
                     progress.advance(len(numbers))
         if not self.report.kept:
-            raise DataError(self.report.nothing(self.rows))
+            raise DataError(self.report.no_rows_message(self.rows))
         meta = {
             "checksum": checksum,
             "rows": self.report.kept,
@@ -325,12 +328,12 @@ class _Preparing:
             for variant, (tokens, lengths) in enumerate(variants):
                 file, offsets = self.files[side, variant]
                 ends = np.cumsum(lengths.astype(np.int64) + 1)
-                closed = np.full(len(tokens) + len(lengths), self.end, file.dtype)
-                inside = np.ones(len(closed), bool)
+                with_end = np.full(len(tokens) + len(lengths), self.end, file.dtype)
+                inside = np.ones(len(with_end), bool)
                 inside[ends - 1] = False
-                closed[inside] = tokens
+                with_end[inside] = tokens
                 offsets.append(file.length + ends)
-                file.append(closed)
+                file.append(with_end)
 
 
 def worker_count(size: int) -> int:
@@ -345,7 +348,8 @@ def _ignore(count: int) -> None:
     """Ignore progress."""
 
 
-def _noted(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> Iterator[Block]:
+def _blocks(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> Iterator[Block]:
+    """Yield the blocks; append the row indices of each to `waiting`."""
     for block, numbers in chunks:
         waiting.append(numbers)
         yield block

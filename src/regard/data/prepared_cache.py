@@ -59,7 +59,7 @@ class Entry:
 def hold(prepared: Prepared | TeacherTranslations, made_by: str) -> bool:
     """Protect a dataset from pruning as long as the object lives. Return False if it was just pruned."""
     with contextlib.suppress(OSError):  # a read-only cache cannot be pruned either
-        file = open_locked(_note(prepared.folder), shared=True)
+        file = open_locked(_used_file(prepared.folder), shared=True)
         if file is not None:
             weakref.finalize(prepared, file.close)
             file.seek(0)
@@ -74,14 +74,14 @@ def hold(prepared: Prepared | TeacherTranslations, made_by: str) -> bool:
 def entries() -> list[Entry]:
     """All entries of the cache, least recently used first."""
     mapped = _mapped_files(cache_folder())
-    found_entries = []
+    unsorted = []
     for name, kind in KINDS.items():
         parent = cache_folder() / name
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # removed by another process
-                    found_entries.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
-    return sorted(found_entries, key=lambda entry: entry.last_used)
+                    unsorted.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
+    return sorted(unsorted, key=lambda entry: entry.last_used)
 
 
 def prune(older_than: float | None = None, max_size: int | None = None) -> list[Entry]:
@@ -108,17 +108,17 @@ def _remove(entry: Entry) -> bool:
     key = path.with_name(path.name.partition(".tmp-")[0])
     try:
         with contextlib.ExitStack() as stack:
-            for name in (key.with_name(key.name + ".lock"), _note(key)):
+            for name in (key.with_name(key.name + ".lock"), _used_file(key)):
                 lock = open_locked(name, wait=False)
                 if lock is None:
                     return False
                 stack.enter_context(lock)
-            gone = path if ".tmp-" in path.name else path.with_name(f"{path.name}.tmp-pruned")
-            if gone != path:
-                shutil.rmtree(gone, ignore_errors=True)
-                path.rename(gone)  # atomic, so no one sees half an entry
-            shutil.rmtree(gone)
-            _note(key).unlink(missing_ok=True)
+            doomed = path if ".tmp-" in path.name else path.with_name(f"{path.name}.tmp-pruned")
+            if doomed != path:
+                shutil.rmtree(doomed, ignore_errors=True)
+                path.rename(doomed)  # atomic, so that no process sees a partly deleted entry
+            shutil.rmtree(doomed)
+            _used_file(key).unlink(missing_ok=True)
     except FileNotFoundError:  # another process was faster
         return False
     except OSError as error:
@@ -129,11 +129,11 @@ def _remove(entry: Entry) -> bool:
 def _entry(path: Path, kind: str, mapped: set[str]) -> Entry:
     files = [file for file in path.rglob("*") if file.is_file()]
     stats = [file.stat() for file in files]
-    note = _note(path)
+    used_file = _used_file(path)
     times = [
         path.stat().st_mtime,
         *(max(s.st_mtime, s.st_atime) for s in stats),
-        *([note.stat().st_mtime] if note.is_file() else []),
+        *([used_file.stat().st_mtime] if used_file.is_file() else []),
     ]
     used = any(str(file) in mapped or str(file.resolve()) in mapped for file in files)
     return Entry(
@@ -143,7 +143,7 @@ def _entry(path: Path, kind: str, mapped: set[str]) -> Entry:
 
 def _is_held(path: Path) -> bool:
     key = path.with_name(path.name.partition(".tmp-")[0])
-    for name in (key.with_name(key.name + ".lock"), _note(key)):
+    for name in (key.with_name(key.name + ".lock"), _used_file(key)):
         if name.is_file():
             with contextlib.suppress(OSError):
                 lock = open_locked(name, wait=False)
@@ -158,23 +158,23 @@ def _made_by(path: Path, kind: str) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RegardError):
         if kind == "unfinished":
             return "a process that was killed"
-        if _note(path).is_file():
-            return str(json.loads(_note(path).read_text(encoding="utf-8").splitlines()[0])["made_by"])
+        if _used_file(path).is_file():
+            return str(json.loads(_used_file(path).read_text(encoding="utf-8").splitlines()[0])["made_by"])
         if kind == "data":
-            with _unread(path / "meta.json") as file:
+            with _times_kept(path / "meta.json") as file:
                 meta = json.loads(file.read_text(encoding="utf-8"))
             return f"{meta['rows']:,} {'pairs' if meta['paired'] else 'lines'}"
         with contextlib.ExitStack() as stack:
             tokenizers = [
-                Tokenizer.load(stack.enter_context(_unread(file))) for file in sorted(path.glob("*.json"))
+                Tokenizer.load(stack.enter_context(_times_kept(file))) for file in sorted(path.glob("*.json"))
             ]
         return " and ".join(f"{len(tokenizer):,} {tokenizer.kind} entries" for tokenizer in tokenizers)
     return "unknown"
 
 
 @contextlib.contextmanager
-def _unread(path: Path) -> Iterator[Path]:
-    """Read without changing the time of the last use."""
+def _times_kept(path: Path) -> Iterator[Path]:
+    """Restore the access and modification times of a file after reading it: they are its last use."""
     before = path.stat()
     try:
         yield path
@@ -183,7 +183,7 @@ def _unread(path: Path) -> Iterator[Path]:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _note(folder: Path) -> Path:
+def _used_file(folder: Path) -> Path:
     return folder.with_name(folder.name + ".used")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.data.column_detection import LABELLED, PAIRS, ColumnRoles, choose, detect_table
 from regard.data.csv_reader import Csv
-from regard.data.readers import ConcatRows, JsonLines, LinePairs, Rows, Table, Text
+from regard.data.readers import JsonLines, LinePairs, Rows, Table, Text, concatenate
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
@@ -95,7 +95,9 @@ def open_files(
                     "an inner list names two files, the source and its translation; "
                     f"got {list(map(str, item))}"
                 )
-            parts.append(LinePairs(*_directed([Path(file).expanduser() for file in item], source, target)))
+            parts.append(
+                LinePairs(*_source_first([Path(file).expanduser() for file in item], source, target))
+            )
             continue
         path = Path(item).expanduser()
         if suffix(path) in JSON:
@@ -110,7 +112,7 @@ def open_files(
         else:
             plain.append(path)
     parts += [Text(path) for path in plain] if not paired else _pairs(plain, source, target)
-    return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
+    return concatenate(parts)
 
 
 def _pairs(paths: list[Path], source: str | int | None, target: str | int | None) -> list[Rows]:
@@ -128,6 +130,6 @@ def _pairs(paths: list[Path], source: str | int | None, target: str | int | None
     return [LinePairs(*pair) for pair in zip(sources, targets, strict=True)]
 
 
-def _directed(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:
+def _source_first(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:
     """Put the source file first, where the extensions tell."""
     return pair[::-1] if suffix(pair[0]) == target and suffix(pair[1]) == source else pair

@@ -8,19 +8,18 @@ place.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from regard.data.text_files import BAD, check_file, lines
+from regard.data.text_files import BAD, MARK, check_file, is_unreadable, lines
 from regard.errors import DataError
 
-MISSING = "\udcff missing"  # marks a row without that column or field
+MISSING = f"{MARK} missing"  # marks a row without that column or field
 ROWS = 16384  # rows of a block
 Block = tuple[list[str], ...]
 Advance = Callable[[int], None]
@@ -152,7 +151,7 @@ class Table(OneFile):
 
 
 def _column(row: list[str], number: int) -> str:
-    if row[0][:1] == "\udcff":  # the line could not be read
+    if is_unreadable(row[0]):
         return row[0]
     return row[number - 1] if number <= len(row) else MISSING
 
@@ -184,7 +183,7 @@ class JsonLines(OneFile):
 
 
 def _parsed(line: str) -> Any:
-    if line[:1] == "\udcff":
+    if is_unreadable(line):
         return line
     try:
         return json.loads(line)
@@ -193,7 +192,7 @@ def _parsed(line: str) -> Any:
 
 
 def _field(value: Any, field: str, numbers: bool = False) -> str:
-    if isinstance(value, str) and value[:1] == "\udcff":
+    if isinstance(value, str) and is_unreadable(value):
         return value
     for name in [field] if isinstance(value, dict) and field in value else field.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -236,41 +235,6 @@ class Text(OneFile):
 
 
 @dataclass(frozen=True)
-class HashSplitRows(Rows):
-    """The rows of a set without official splits that belong to one split, by a hash of one column.
-
-    All rows with the same text in that column are in the same split, so no sentence is in both training and
-    test. About 2 % of the texts are validation and 2 % are test.
-    """
-
-    rows: Rows
-    column: int
-    split: str
-
-    @property
-    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rows.paired
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rows.files
-
-    def layout(self) -> dict[str, Any]:
-        return {**self.rows.layout(), "drawn": self.split, "by": self.column}
-
-    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        for block in self.rows.blocks(advance):
-            rows = [row for row in zip(*block, strict=True) if drawn_split(row[self.column]) == self.split]
-            yield tuple([row[i] for row in rows] for i in range(len(block)))
-
-
-def drawn_split(text: str) -> str:
-    """The split of a text, by its hash: train, validation or test."""
-    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8], "big") % 50
-    return {0: "validation", 1: "test"}.get(number, "train")
-
-
-@dataclass(frozen=True)
 class ConcatRows(Rows):
     """Several readers, concatenated."""
 
@@ -301,3 +265,8 @@ class ConcatRows(Rows):
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for part in self.parts:
             yield from part.blocks(advance)
+
+
+def concatenate(readers: Sequence[Rows]) -> Rows:
+    """One reader of all rows; a single reader is returned as it is."""
+    return readers[0] if len(readers) == 1 else ConcatRows(tuple(readers))

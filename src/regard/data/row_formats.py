@@ -10,16 +10,16 @@ from typing import Any
 from regard.data.column_detection import column_number
 from regard.data.prepare import Prepared
 from regard.data.reader_choice import JSON, TABLES, open_files, open_labelled
-from regard.data.readers import ConcatRows, Rows
+from regard.data.readers import ConcatRows, Rows, concatenate
 from regard.data.splits import RowRange
-from regard.data.text_files import suffix
+from regard.data.text_files import is_unreadable, suffix
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.registry import Registry
 
 SHOWN = 12  # labels named in a message
-# Fewer rows per class, validation rows or tokens of a text than these give a warning.
-PER_CLASS, VALIDATION, TEXT = 100, 20, 20_000
+# Below these numbers of training rows per class, validation rows or training tokens there is a warning.
+MIN_PER_CLASS, MIN_VALIDATION, MIN_TOKENS = 100, 20, 20_000
 
 
 class RowFormat:
@@ -29,7 +29,7 @@ class RowFormat:
     columns: tuple[str, ...] = ("source", "target")  # names of the columns
     labels: str | None = None  # kind of the target vocabulary; None: text like the source
     classes = False  # the target is a class, so splits are stratified
-    unit, enough = "pairs", 2000  # name of a row, and the number below which a warning is given
+    unit, min_rows = "pairs", 2000  # name of a row, and the number below which a warning is given
     also_reads: tuple[str, ...] = ()  # other tasks whose corpora have such rows
 
     @property
@@ -47,22 +47,23 @@ class RowFormat:
     def check(self, rows: Rows, target: Tokenizer) -> None:
         """Raise a DataError at the first row that cannot be trained on or scored."""
 
-    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+    def scarcity_warnings(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         """Warnings if there is too little data to train or to validate on."""
         warnings = []
-        if train.rows < self.enough:
+        if train.rows < self.min_rows:
             warnings.append(
-                f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}"
+                f"{train.rows:,} training {self.unit} are few: below about {self.min_rows:,} "
+                f"{self.scarcity_advice()}"
             )
-        if validation is not None and validation.rows < VALIDATION:
+        if validation is not None and validation.rows < MIN_VALIDATION:
             count = (
                 "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
             )
-            warnings.append(f"{count} few: scores will vary from seed to seed; use at least {VALIDATION}")
+            warnings.append(f"{count} few: scores will vary from seed to seed; use at least {MIN_VALIDATION}")
         return warnings
 
-    def little(self) -> str:
-        """What too little data leads to, and what helps."""
+    def scarcity_advice(self) -> str:
+        """What too little data causes, and what helps; the end of the warning."""
         return "a translator overfits and translates nothing else; add pairs"
 
 
@@ -71,12 +72,13 @@ class TextRows(RowFormat):
 
     task, columns = "language", ("text",)
 
-    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+    def scarcity_warnings(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         tokens = train.report.target_tokens
-        if tokens >= TEXT:
+        if tokens >= MIN_TOKENS:
             return []
         return [
-            f"{tokens:,} training tokens are few: below about {TEXT:,} a language model overfits; add text"
+            f"{tokens:,} training tokens are few: below about {MIN_TOKENS:,} a language model overfits; "
+            "add text"
         ]
 
 
@@ -85,7 +87,7 @@ class ClassifyRows(RowFormat):
 
     task, columns, labels, classes = "classify", ("text", "label"), "label", True
 
-    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+    def scarcity_warnings(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         tokens = train.arrays("target")[0]
         counts = {label: int((tokens == token).sum()) for token, label in enumerate(target.entries, EOS + 1)}
         single = [label for label, count in counts.items() if count == 1]
@@ -93,14 +95,14 @@ class ClassifyRows(RowFormat):
         if single:
             subject = f"{len(single)} of {len(counts)} labels have" if len(single) > 1 else "1 label has"
             warnings.append(f"{subject} one training row ({_shown(single)}); add rows, or remove such labels")
-        if train.rows < PER_CLASS * len(counts):
+        if train.rows < MIN_PER_CLASS * len(counts):
             likely = max(counts.values()) / train.rows
             warnings.append(
-                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} "
+                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {MIN_PER_CLASS} "
                 f"each, accuracy may stay near the {likely:.0%} of always answering the most frequent label; "
                 "add rows, or fine-tune a pretrained encoder (model.pretrained)"
             )
-        return warnings + super().scarce(train, validation, target)[train.rows < self.enough :]
+        return warnings + super().scarcity_warnings(train, validation, target)[train.rows < self.min_rows :]
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         tables = [
@@ -112,7 +114,7 @@ class ClassifyRows(RowFormat):
         parts = [open_labelled(Path(file).expanduser(), source, target) for file in tables]
         if pairs_of_files or not files:
             parts.append(open_files(pairs_of_files, source, target, paired=True))
-        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
+        return concatenate(parts)
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         labels = set(target.entries)
@@ -134,9 +136,9 @@ class TagRows(RowFormat):
     """Words and their tags, both joined by spaces."""
 
     task, columns, labels = "tag", ("words", "tags"), "word"
-    unit, enough = "sentences", 500
+    unit, min_rows = "sentences", 500
 
-    def little(self) -> str:
+    def scarcity_advice(self) -> str:
         return (
             "a tagger finds little beyond the names it saw; add sentences, or fine-tune a pretrained "
             "encoder (model.pretrained)"
@@ -163,7 +165,7 @@ class TagRows(RowFormat):
             )
         columns = None if source is None or target is None else (int(source), int(target))
         parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in paths]
-        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
+        return concatenate(parts)
 
     def finish(self, rows: Rows, data: Any) -> Rows:
         """Convert tags to `data.scheme`, and repair them with `data.repair`."""
@@ -190,7 +192,7 @@ class EmbedRows(RowFormat):
     task, columns = "embed", ("text", "like it")
     also_reads = ("translate",)  # translations have the same meaning
 
-    def little(self) -> str:
+    def scarcity_advice(self) -> str:
         return "an embedder overfits; add pairs, or fine-tune a pretrained encoder (model.pretrained)"
 
 
@@ -211,7 +213,7 @@ def row_format_of(task: str | RowFormat) -> RowFormat:
 def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield rows with readable text in every column, and their numbers."""
     for number, row in enumerate(rows):
-        if all(text.strip() and text[0] != "\udcff" for text in row):
+        if all(text.strip() and not is_unreadable(text) for text in row):
             yield number, row
 
 

@@ -32,7 +32,7 @@ class CharacterMap:
 
     The bytes are the size of a trie in 4 bytes, the trie (a double array of Darts-clone), and the
     replacements, each ended by a zero byte. The value of a sequence in the trie is the position of its
-    replacement. The rules nmt_nfkc have 225 000 sequences, so they are not listed but looked up.
+    replacement. The rules nmt_nfkc have 225 000 sequences, so they are looked up and never listed.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -55,14 +55,14 @@ class CharacterMap:
 
     def longest(self, text: str, start: int) -> tuple[str, int] | None:
         """Return the replacement of the longest sequence at `start` and its end; None if there is none."""
-        node, found = self._root, None
+        node, longest = self._root, None
         for i in range(start, len(text)):
             if node is None:
                 break
             node, replacement = self._step(node, text[i])
             if replacement is not None:
-                found = replacement, i + 1
-        return found
+                longest = replacement, i + 1
+        return longest
 
     def _step(self, node: int, character: str) -> tuple[int | None, str | None]:
         """Follow a character in the trie: the next node, and the replacement if a sequence ends there."""
@@ -275,7 +275,7 @@ class Unigram(Segmenter):
 
 
 class Bpe(Segmenter):
-    """Characters, of which the pair that gives the piece with the highest score is merged, until none is."""
+    """Byte-pair encoding: repeatedly merge the pair of symbols whose piece has the highest score."""
 
     def __init__(self, scores: Scores, user_defined: Scores, unused: Scores) -> None:
         super().__init__(scores, user_defined, unused)

@@ -1,7 +1,7 @@
 """The tokenizer of an imported model: pieces of SentencePiece, with the ids of another vocabulary.
 
 A SentencePiece model splits a text into pieces, and the vocabulary gives their ids; a piece that it does not
-have is UNK. So works Marian, whose vocabulary is that of both languages. With byte fallback, an unknown
+have is UNK. Marian works like this: one vocabulary for both languages. With byte fallback, an unknown
 character is the pieces of its UTF-8 bytes, such as <0xE2>.
 """
 
@@ -49,7 +49,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.kind = "sentencepiece"
 
     @classmethod
-    def over(
+    def from_model(
         cls, model: Mapping[str, Any], names: Sequence[str], languages: Sequence[str] = ()
     ) -> SentencePieceTokenizer:
         """The tokenizer of a SentencePiece model; `names` are the pieces of the ids from 4 on."""
@@ -168,5 +168,5 @@ def packed(data: bytes) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Return the bytes of such a text."""
+    """Return the bytes that `packed` turned into text."""
     return zlib.decompress(base64.b64decode(text, validate=True))

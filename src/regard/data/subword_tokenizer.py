@@ -1,9 +1,7 @@
-"""Words as sub-word tokens, for taggers with a pretrained encoder; the first token of each word, which gets
-the tag, is marked.
+"""Words as sub-word tokens, for taggers with a pretrained encoder: ids tell which tokens begin a word.
 
-A row must say where words begin, and it travels through preparation, batches and checkpoints as plain token
-ids. So there are two ranges of ids: below `size`, the size of the vocabulary, a token begins a word; from
-there on (id + size) it continues one.
+The first token of a word gets its tag, so a row of token ids must say where words begin. There are therefore
+two ranges of ids: an id below `size`, the size of the vocabulary, begins a word; id + size continues one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from functools import cached_property
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import DataError
 
-MOST = 16  # tokens of a word; the rest, of a web address for example, is cut off
+MAX_TOKENS = 16  # of a word; the rest, of a web address for example, is cut off
 
 
 class SubwordTokenizer(Tokenizer):
@@ -33,7 +31,7 @@ class SubwordTokenizer(Tokenizer):
         self._inner, self.kind, self.size = self.inner._inner, "subwords", len(self.inner)
 
     @classmethod
-    def over(cls, inner: Tokenizer) -> SubwordTokenizer:
+    def from_tokenizer(cls, inner: Tokenizer) -> SubwordTokenizer:
         """The sub-word tokenizer of another tokenizer."""
         return cls(json.dumps({"subwords": json.loads(inner.text)}, ensure_ascii=False))
 
@@ -52,7 +50,7 @@ class SubwordTokenizer(Tokenizer):
         """The ids of a row of words; a word without tokens, such as a control character, is UNK."""
         ids, pieces = [], []
         for index, word in enumerate(words):
-            first, *continuations = word[:MOST] or [UNK]
+            first, *continuations = word[:MAX_TOKENS] or [UNK]
             ids += [first, *(i + self.size for i in continuations)]
             pieces += [index] * (1 + len(continuations))
         return ids, pieces

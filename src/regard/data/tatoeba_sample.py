@@ -1,4 +1,4 @@
-"""How the bundled sample was selected from Tatoeba, so that it can be reproduced from the full corpus.
+"""The selection of the bundled sample from Tatoeba, so that it can be reproduced from the full corpus.
 
 It has short sentences of common words, which a small model learns to translate within a minute or two on a
 laptop.

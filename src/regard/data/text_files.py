@@ -22,17 +22,19 @@ from typing import BinaryIO
 
 from regard.errors import DataError
 
-BAD, LONG = "\udcff bad UTF-8", "\udcff too long"  # lone surrogates, which no decoded text contains
-MOST_CHARACTERS = 100_000
-MOST_GROWTH = 300  # text shrinks to a third or a tenth; gzip itself ends at 1032, xz goes far beyond
-FREE_GROWTH = 64 << 20  # always allowed, however small the file
+MARK = "\udcff"  # starts a line that could not be read: a lone surrogate, which no decoded text contains
+BAD, LONG = f"{MARK} bad UTF-8", f"{MARK} too long"
+MAX_CHARACTERS = 100_000  # of a line
+# Decompressed size over compressed size. Text has 3 to 10; gzip can reach 1032, and xz far more.
+MAX_EXPANSION = 300
+ALWAYS_ALLOWED = 64 << 20  # bytes of decompressed text, however small the file
 BLOCK = 1 << 20
 XZ_MEMORY = 1 << 29  # memory limit of xz; `xz -9` needs 65 MiB
-_UNPACK = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28\xb5\x2f\xfd": "a zstd file"}
+_OTHER_FORMATS = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28\xb5\x2f\xfd": "a zstd file"}
 
 
 def lines(
-    path: Path, *, most: int = MOST_CHARACTERS, advance: Callable[[int], None] = lambda n: None
+    path: Path, *, most: int = MAX_CHARACTERS, advance: Callable[[int], None] = lambda n: None
 ) -> Iterator[list[str]]:
     """Yield blocks of decoded lines without line ends; call `advance` with the number of bytes read.
 
@@ -49,14 +51,19 @@ def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> 
         start = file.read(6)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path} is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8")
-    for magic, description in _UNPACK.items():
+    for magic, description in _OTHER_FORMATS.items():
         if start.startswith(magic):
             raise DataError(f"{path} is {description}; unpack it, or pack it with gzip or xz")
     if start.startswith(b"\x1f\x8b"):
-        return _ahead(_unpacked(path, _Gzip, advance))
+        return _prefetched(_unpacked(path, _Gzip, advance))
     if start == b"\xfd7zXZ\x00":
-        return _ahead(_unpacked(path, _Xz, advance))
+        return _prefetched(_unpacked(path, _Xz, advance))
     return _plain(path, advance)
+
+
+def is_unreadable(text: str) -> bool:
+    """True for a line that is BAD or LONG, and for a missing column or field."""
+    return text[:1] == MARK
 
 
 def check_file(path: Path) -> None:
@@ -95,11 +102,11 @@ class _Gzip:
     """One member of a gzip file, decompressed in bounded steps."""
 
     def __init__(self) -> None:
-        self._inner, self._held = zlib.decompressobj(zlib.MAX_WBITS | 16), b""
+        self._inner, self._buffer = zlib.decompressobj(zlib.MAX_WBITS | 16), b""
 
     def step(self, data: bytes) -> bytes:
-        unpacked = self._inner.decompress(self._held + data, BLOCK)
-        self._held = self._inner.unconsumed_tail
+        unpacked = self._inner.decompress(self._buffer + data, BLOCK)
+        self._buffer = self._inner.unconsumed_tail
         return unpacked
 
     @property
@@ -107,8 +114,8 @@ class _Gzip:
         return self._inner.eof
 
     @property
-    def hungry(self) -> bool:
-        return not self._held
+    def needs_input(self) -> bool:
+        return not self._buffer
 
     @property
     def rest(self) -> bytes:
@@ -129,7 +136,7 @@ class _Xz:
         return self._inner.eof
 
     @property
-    def hungry(self) -> bool:
+    def needs_input(self) -> bool:
         return self._inner.needs_input
 
     @property
@@ -147,9 +154,9 @@ def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int]
             while True:
                 block = inner.step(data)
                 written += len(block)
-                if written > FREE_GROWTH and written > MOST_GROWTH * read:
+                if written > ALWAYS_ALLOWED and written > MAX_EXPANSION * read:
                     raise DataError(
-                        f"{path} unpacks to more than {MOST_GROWTH} times its size, as no text does; "
+                        f"{path} unpacks to more than {MAX_EXPANSION} times its size, which text does not; "
                         "unpack it yourself if you trust it"
                     )
                 if block:
@@ -161,7 +168,7 @@ def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int]
                     if not data:
                         return
                     inner = kind()
-                elif inner.hungry and not block:
+                elif inner.needs_input and not block:
                     if not (data := _more(file, advance)):
                         raise DataError(
                             f"{path} ends in the middle of its compressed data; fetch or pack it again"
@@ -181,8 +188,8 @@ def _more(file: BinaryIO, advance: Callable[[int], None]) -> bytes:
     return data
 
 
-def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
-    """Produce the blocks in a thread that runs a few ahead; decompression releases the GIL."""
+def _prefetched(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
+    """Prefetch blocks in a thread, at most `most` of them; decompression releases the GIL."""
     ready: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
     stop = threading.Event()
 

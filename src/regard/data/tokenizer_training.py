@@ -74,7 +74,7 @@ def train_byte_bpe(lines: Iterator[str], options: TrainingOptions) -> str:
 
 def _train_bpe(lines: Iterator[str], options: TrainingOptions, alphabet: list[str], *, bytewise: bool) -> str:
     inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
-    _surround(inner, options.lowercase, bytewise=bytewise)
+    _set_steps(inner, options.lowercase, bytewise=bytewise)
     trainer = trainers.BpeTrainer(
         vocab_size=options.size,
         special_tokens=options.special_tokens,
@@ -91,7 +91,7 @@ def train_unigram(lines: Iterator[str], options: TrainingOptions) -> str:
     likelihood.
     """
     inner = tokenizers.Tokenizer(models.Unigram())
-    _surround(inner, options.lowercase, bytewise=False)
+    _set_steps(inner, options.lowercase, bytewise=False)
     trainer = trainers.UnigramTrainer(
         vocab_size=options.size,
         special_tokens=options.special_tokens,
@@ -185,7 +185,7 @@ def _check_alphabet(characters: int, size: int) -> None:
         )
 
 
-def _surround(inner: tokenizers.Tokenizer, lowercase: bool, *, bytewise: bool) -> None:
+def _set_steps(inner: tokenizers.Tokenizer, lowercase: bool, *, bytewise: bool) -> None:
     """Set the steps around the model: lower case, leading space, the split into pieces, the decoder."""
     before = [normalizers.Lowercase()] if lowercase else []
     inner.normalizer = normalizers.Sequence([*before, normalizers.Prepend(" ")])

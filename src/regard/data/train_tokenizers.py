@@ -22,68 +22,82 @@ Given = tuple[Tokenizer | None, Tokenizer | None]  # source and target tokenizer
 
 
 def tokenizers_for(
-    wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
+    options: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
 ) -> tuple[Tokenizer | None, Tokenizer, int | None]:
-    """The source and the target tokenizer, loaded, from the cache or trained now; and the number of rows, if
-    counted.
+    """Load the source and the target tokenizer, take them from the cache, or train them.
 
-    With `labels` the targets are not text: each line (`label`), or each of its words (`word`), is an entry of
-    a vocabulary.
+    Args:
+        options: the recipe's `tokenizer:` block.
+        rows: the training rows.
+        limit: only this many rows are used.
+        hashes: SHA-256 of the files, for the cache key.
+        labels: None if the targets are text. "label": each target is one entry of a vocabulary; "word": each
+            of its words is.
+
+    Returns:
+        The source tokenizer (None for a text), the target tokenizer, and the number of rows if they were
+        read.
     """
-    if wanted.load is not None:
-        return *load_tokenizers(Path(wanted.load), rows.paired), None
-    if wanted.kind not in TOKENIZERS:
-        raise OptionError(f"tokenizer.kind is one of {', '.join(TOKENIZERS)}, got {wanted.kind!r}")
-    if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
+    if options.load is not None:
+        return *load_tokenizers(Path(options.load), rows.paired), None
+    if options.kind not in TOKENIZERS:
+        raise OptionError(f"tokenizer.kind is one of {', '.join(TOKENIZERS)}, got {options.kind!r}")
+    if options.dropout and options.kind not in ("bpe", "byte-bpe"):
         raise OptionError(
-            f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0"
+            f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {options.kind}; set it to 0"
         )
-    folder = cache_folder() / "tokenizers" / _cache_key(wanted, rows, limit, hashes, labels)[:32]
+    folder = cache_folder() / "tokenizers" / _cache_key(options, rows, limit, hashes, labels)[:32]
     counted: list[int] = []
 
     def build(temporary: Path) -> None:
         columns, read = text_sample(rows, limit)
         counted.append(read)
-        joint = not rows.paired or (wanted.joint and labels is None)
+        joint = not rows.paired or (options.joint and labels is None)
         if labels is not None:
             _train_labels(rows, labels).save(temporary / "target.json")
         sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
         for name, texts in sides if labels is None else sides[:1]:
-            _train(wanted, texts).save(temporary / f"{name}.json")
+            _train(options, texts).save(temporary / f"{name}.json")
 
     build_folder(folder, lambda folder: any(folder.glob("*.json")), build, CACHE_HINT)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
 
 
-def _cache_key(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None) -> str:
+def _cache_key(options: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None) -> str:
     """A hash of everything that decides what is learned."""
     identity = {
         "files": hashes.of(rows.files),
         "layout": rows.layout(),
         "limit": limit,
-        "kind": wanted.kind,
-        "size": wanted.size,
-        "joint": wanted.joint,
-        "lowercase": wanted.lowercase,
+        "kind": options.kind,
+        "size": options.size,
+        "joint": options.joint,
+        "lowercase": options.lowercase,
         "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
     }
     identity |= {"labels": labels} if labels else {}
-    identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
-    identity |= {"languages": wanted.languages} if wanted.languages else {}
+    identity |= {"min_count": options.min_count} if options.min_count > 1 else {}
+    identity |= {"languages": options.languages} if options.languages else {}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _train(wanted: Any, columns: list[list[str]]) -> Tokenizer:
-    options = {"lowercase": wanted.lowercase, "min_count": wanted.min_count, "languages": wanted.languages}
-    with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
+def _train(options: Any, columns: list[list[str]]) -> Tokenizer:
+    with track(None, f"learning {options.size:,} {options.kind} entries", "lines") as progress:
         lines = _with_progress((text for row in zip(*columns, strict=True) for text in row), progress)
-        return Tokenizer.train(lines, wanted.kind, wanted.size, **options)
+        return Tokenizer.train(
+            lines,
+            options.kind,
+            options.size,
+            lowercase=options.lowercase,
+            min_count=options.min_count,
+            languages=options.languages,
+        )
 
 
 def _train_labels(rows: Rows, labels: str) -> Tokenizer:
     """The vocabulary of labels or tags, from all rows: a sample could miss one."""
-    every = (text for block, _ in usable(rows, None, Report()) for text in block[1])
-    return Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+    targets = (text for block, _ in usable(rows, None, Report()) for text in block[1])
+    return Tokenizer.labels(targets) if labels == "label" else Tokenizer.train(targets, labels, 1 << 30)
 
 
 def given_tokenizers(given: Given, rows: Rows, labels: str | None) -> tuple[Tokenizer | None, Tokenizer]:
@@ -133,7 +147,7 @@ def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
                         characters = sum(len(text) for row in kept for text in row)
                 seen += 1
     if not kept:
-        raise DataError(report.nothing(rows))
+        raise DataError(report.no_rows_message(rows))
     return [list(column) for column in zip(*kept, strict=True)], report.read
 
 

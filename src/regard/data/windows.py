@@ -101,8 +101,8 @@ class Windows(BatchIterator):
     def _build(self, number: int) -> Batch:
         tokens = self.prepared.arrays("target", self._variant)[0]
         if self.mode == "crops":
-            draw = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0, number])
-            starts = draw.integers(0, len(tokens) - self.length + 1, self.sentences)
+            rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0, number])
+            starts = rng.integers(0, len(tokens) - self.length + 1, self.sentences)
             ends = starts + self.length
         else:
             window, rank = divmod(number, self.world)

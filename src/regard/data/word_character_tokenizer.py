@@ -3,7 +3,7 @@
 A tagger recognizes an unknown word by its characters. Words and bytes share one range of ids, so that they
 pass through preparation, batches and checkpoints as any tokens do: ids below `len(words)` are words, the 256
 ids above are bytes. A word that is lower-cased for the vocabulary keeps its case in its bytes. Of a word
-longer than MOST bytes, only the first and the last bytes are kept.
+longer than MAX_BYTES, only the first and the last bytes are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 from regard.data.tokenizer import EOS, UNK, Tokenizer
 from regard.errors import DataError
 
-MOST = 24  # bytes kept of a word
+MAX_BYTES = 24  # kept of a word
 BYTES = 256
 
 
@@ -34,7 +34,7 @@ class WordCharacterTokenizer(Tokenizer):
         self._inner, self.kind = self.words._inner, "word-characters"
 
     @classmethod
-    def over(cls, words: Tokenizer) -> WordCharacterTokenizer:
+    def from_tokenizer(cls, words: Tokenizer) -> WordCharacterTokenizer:
         """The word-character tokenizer of a word tokenizer."""
         return cls(json.dumps({"word_characters": json.loads(words.text)}, ensure_ascii=False))
 
@@ -49,12 +49,12 @@ class WordCharacterTokenizer(Tokenizer):
             self._spell(text, ids) for text, ids in zip(texts, self.words.encode_batch(texts), strict=True)
         ]
 
-    def _spell(self, text: str, numbers: list[int]) -> tuple[list[int], list[int]]:
+    def _spell(self, text: str, word_ids: list[int]) -> tuple[list[int], list[int]]:
         ids, pieces = [], []
         words = [word for word in text.split(" ") if word]
-        for index, (word, number) in enumerate(zip(words, numbers, strict=True)):
+        for index, (word, word_id) in enumerate(zip(words, word_ids, strict=True)):
             spelling = _ends(word.encode("utf-8", "replace"))
-            ids += [number, *(len(self.words) + byte for byte in spelling)]
+            ids += [word_id, *(len(self.words) + byte for byte in spelling)]
             pieces += [index] * (1 + len(spelling))
         return ids, pieces
 
@@ -81,7 +81,7 @@ class WordCharacterTokenizer(Tokenizer):
                 words[-1][1].append(i - len(self.words))
             elif i > EOS or i == UNK:
                 words.append((i, []))
-        return ((number, bytes(spelling)) for number, spelling in words)
+        return ((word_id, bytes(spelling)) for word_id, spelling in words)
 
     @property
     def lowercase(self) -> bool:
@@ -99,4 +99,6 @@ class WordCharacterTokenizer(Tokenizer):
 
 
 def _ends(spelling: bytes) -> bytes:
-    return spelling if len(spelling) <= MOST else spelling[: MOST // 2] + spelling[-MOST // 2 :]
+    return (
+        spelling if len(spelling) <= MAX_BYTES else spelling[: MAX_BYTES // 2] + spelling[-MAX_BYTES // 2 :]
+    )

@@ -32,7 +32,10 @@ class WordSplitter:
 
     @classmethod
     def like(cls, vocabulary: Mapping[str, int]) -> WordSplitter:
-        """The splitter that fits a vocabulary, given with its most frequent words first."""
+        """The splitter for a vocabulary: @ and # are separate words if they are among its frequent words.
+
+        Ids of the vocabulary are in order of frequency.
+        """
         return cls("".join(sign for sign in "@#" if vocabulary.get(sign, FREQUENT) < FREQUENT))
 
     def __call__(self, text: str) -> list[Word]:

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.data.text_files import lines, unpacked
+from regard.data.text_files import LONG, is_unreadable, lines, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
-WIDEST = 65_536  # numbers of a vector; a first line with more is not a header
-LONGEST_WORD = 10_000  # bytes; more means that the file is not a vector file
-LONGEST_LINE = 2_000_000  # characters
-SNIFFED = 4096
+MAX_WIDTH = 65_536  # numbers of a vector
+MAX_WORD = 10_000  # bytes; more means that the file is not a vector file
+MAX_LINE = 2_000_000  # characters
+SNIFFED = 4096  # bytes read to detect the format
 _HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*\n")
 
 
@@ -42,19 +42,21 @@ def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tup
     path = Path(path)
     start = _start(path)
     header = _HEADER.match(start)
-    kept = _Kept(path, None if wanted is None else frozenset(wanted))
+    vectors = _Vectors(path, None if wanted is None else frozenset(wanted))
     with track(path.stat().st_size, "reading vectors", "bytes") as progress:
         if header is None:
-            _text(kept, None, progress.advance)
+            _read_text(vectors, None, progress.advance)
         else:
-            kept.count, kept.width = _sizes(path, int(header[1]), int(header[2]))
-            read = _binary if _is_binary(start[header.end() :], kept.width) else _text
-            read(kept, header, progress.advance)
-    return kept.words, np.frombuffer(kept.numbers, np.float32).reshape(len(kept.words), kept.width)
+            vectors.count, vectors.width = _sizes(path, int(header[1]), int(header[2]))
+            read = _read_binary if _is_binary(start[header.end() :], vectors.width) else _read_text
+            read(vectors, header, progress.advance)
+    return vectors.words, np.frombuffer(vectors.numbers, np.float32).reshape(
+        len(vectors.words), vectors.width
+    )
 
 
 @dataclass
-class _Kept:
+class _Vectors:
     """The vectors read so far, and the header of the file."""
 
     path: Path
@@ -91,10 +93,10 @@ def _start(path: Path) -> bytes:
 
 
 def _sizes(path: Path, count: int, width: int) -> tuple[int, int]:
-    if not count or not 1 <= width <= WIDEST:
+    if not count or not 1 <= width <= MAX_WIDTH:
         raise DataError(
             f"line 1 of {path} says {count} words of {width} numbers; "
-            f"a header names at least one word and 1 to {WIDEST} numbers"
+            f"a header names at least one word and 1 to {MAX_WIDTH} numbers"
         )
     return count, width
 
@@ -108,62 +110,65 @@ def _is_binary(rows: bytes, width: int) -> bool:
     return printed < 0.9 * len(numbers)
 
 
-def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
+def _read_text(vectors: _Vectors, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
     rows = 0
-    for number, line in enumerate(_lines(kept.path, advance), 1):
+    for number, line in enumerate(_lines(vectors.path, advance), 1):
         if not line.strip() or (header is not None and number == 1):
             continue
-        if line[0] == "\udcff":  # LONG, or BAD: a word that is not UTF-8 is in no vocabulary
-            if "long" in line:
+        if is_unreadable(line):
+            if line == LONG:
                 raise DataError(
-                    f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; "
-                    "this is no vector file"
+                    f"line {number:,} of {vectors.path} is longer than {MAX_LINE:,} characters; "
+                    "it is not a file of vectors"
                 )
-            rows += 1
+            rows += 1  # not UTF-8, so the word is in no vocabulary
             continue
         rows += 1
-        _row(kept, line.rstrip().replace("\t", " "), number)
-    if kept.count is not None and rows != kept.count:
-        cut = "the file was cut off" if rows < kept.count else "its first line is wrong"
+        _row(vectors, line.rstrip().replace("\t", " "), number)
+    if vectors.count is not None and rows != vectors.count:
+        cut = "the file was cut off" if rows < vectors.count else "its first line is wrong"
         raise DataError(
-            f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; "
+            f"line 1 of {vectors.path} says {vectors.count:,} words and {rows:,} follow; "
             f"{cut}, so fetch or write it again"
         )
-    if not kept.width:
-        raise DataError(f"{kept.path} has no vectors; give a file with a word and its numbers on each line")
+    if not vectors.width:
+        raise DataError(
+            f"{vectors.path} has no vectors; give a file with a word and its numbers on each line"
+        )
 
 
 def _lines(path: Path, advance: Callable[[int], None]) -> Iterator[str]:
-    for block in lines(path, most=LONGEST_LINE, advance=advance):
+    for block in lines(path, most=MAX_LINE, advance=advance):
         yield from block
 
 
-def _row(kept: _Kept, line: str, number: int) -> None:
+def _row(vectors: _Vectors, line: str, number: int) -> None:
     """Split a line into word and numbers, from the right: some words of GloVe contain spaces (". . .")."""
     spaces = line.count(" ")
-    if not kept.width:
-        kept.width = spaces
-        if not 1 <= spaces <= WIDEST:
+    if not vectors.width:
+        vectors.width = spaces
+        if not 1 <= spaces <= MAX_WIDTH:
             raise DataError(
-                f"line {number:,} of {kept.path} is {line[:40]!r}; a line is a word and 1 to {WIDEST} numbers"
+                f"line {number:,} of {vectors.path} is {line[:40]!r}; "
+                f"a line is a word and 1 to {MAX_WIDTH} numbers"
             )
-    word, *cells = line.rsplit(" ", kept.width)
-    more = word.split(" ")[1:] if spaces > kept.width else []
-    if spaces < kept.width or (more and all(map(_is_number, more))):
+    word, *cells = line.rsplit(" ", vectors.width)
+    more = word.split(" ")[1:] if spaces > vectors.width else []
+    if spaces < vectors.width or (more and all(map(_is_number, more))):
         raise DataError(
-            f"line {number:,} of {kept.path} has {spaces} numbers and the lines before have {kept.width}; "
-            "fix or remove that line"
+            f"line {number:,} of {vectors.path} has {spaces} numbers and the lines before have "
+            f"{vectors.width}; fix or remove that line"
         )
-    if kept.wants(word):
+    if vectors.wants(word):
         try:
             numbers = array("f", map(float, cells))
         except ValueError:
             column, bad = next((i, cell) for i, cell in enumerate(cells, 2) if not _is_number(cell))
             raise DataError(
-                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number is "
+                f"line {number:,}, column {column} of {vectors.path} is {bad[:40]!r}, where a number is "
                 "expected; fix or remove that line"
             ) from None
-        kept.add(word, numbers, f"line {number:,}")
+        vectors.add(word, numbers, f"line {number:,}")
 
 
 def _is_number(cell: str) -> bool:
@@ -174,25 +179,26 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
-    assert header is not None and kept.count is not None
-    with contextlib.closing(unpacked(kept.path, advance=advance)) as blocks:  # type: ignore[type-var]
+def _read_binary(vectors: _Vectors, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
+    assert header is not None and vectors.count is not None
+    with contextlib.closing(unpacked(vectors.path, advance=advance)) as blocks:  # type: ignore[type-var]
         stream = _Stream(blocks)
         stream.until(b"\n")
-        for number in range(1, kept.count + 1):
+        for number in range(1, vectors.count + 1):
             name = stream.until(b" ")
-            data = None if name is None else stream.take(4 * kept.width)
+            data = None if name is None else stream.take(4 * vectors.width)
             if name is None or data is None:
                 raise DataError(
-                    f"{kept.path} ends at word {number:,} of the {kept.count:,} that its first line names, "
-                    f"or does not have {kept.width} float32 numbers per word; fetch or write it again"
+                    f"{vectors.path} ends at word {number:,} of the {vectors.count:,} that its first line "
+                    f"names, or does not have {vectors.width} float32 numbers per word; "
+                    "fetch or write it again"
                 )
             word = name.lstrip(b"\n").decode("utf-8", "replace")
-            if kept.wants(word):
-                kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {number:,}")
+            if vectors.wants(word):
+                vectors.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {number:,}")
         if stream.rest().strip():
             raise DataError(
-                f"{kept.path} continues after the {kept.count:,} words that its first line names; "
+                f"{vectors.path} continues after the {vectors.count:,} words that its first line names; "
                 "fetch or write it again"
             )
 
@@ -201,30 +207,30 @@ class _Stream:
     """A byte stream over blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._held, self._at = blocks, b"", 0
+        self._blocks, self._buffer, self._position = blocks, b"", 0
 
     def _more(self) -> bool:
         block = next(self._blocks, b"")
-        self._held, self._at = self._held[self._at :] + block, 0
+        self._buffer, self._position = self._buffer[self._position :] + block, 0
         return bool(block)
 
     def until(self, end: bytes) -> bytes | None:
         """Read up to the next `end` and skip it; None at the end of the stream or if no word is that long."""
-        while (position := self._held.find(end, self._at)) < 0:
-            if len(self._held) - self._at > LONGEST_WORD or not self._more():
+        while (position := self._buffer.find(end, self._position)) < 0:
+            if len(self._buffer) - self._position > MAX_WORD or not self._more():
                 return None
-        data, self._at = self._held[self._at : position], position + 1
-        return data if len(data) <= LONGEST_WORD else None
+        data, self._position = self._buffer[self._position : position], position + 1
+        return data if len(data) <= MAX_WORD else None
 
     def take(self, size: int) -> bytes | None:
-        while len(self._held) - self._at < size:
+        while len(self._buffer) - self._position < size:
             if not self._more():
                 return None
-        self._at += size
-        return self._held[self._at - size : self._at]
+        self._position += size
+        return self._buffer[self._position - size : self._position]
 
     def rest(self) -> bytes:
-        """The rest of the stream, or its beginning."""
-        while len(self._held) - self._at < SNIFFED and self._more():
+        """The next bytes of the stream, at most SNIFFED."""
+        while len(self._buffer) - self._position < SNIFFED and self._more():
             pass
-        return self._held[self._at : self._at + SNIFFED]
+        return self._buffer[self._position : self._position + SNIFFED]

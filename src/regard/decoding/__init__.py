@@ -1,6 +1,4 @@
-"""Decoding: one search loop for every autoregressive model: greedy, beam, sampling, constraints,
-ensembles.
-"""
+"""Decoding: one search loop for every autoregressive model, with beams, sampling, constraints, ensembles."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Continuous batching: sort sentences by length, fill freed rows with waiting sentences, one worker per
-core.
-"""
+"""Continuous batching: sort by length, fill freed rows with waiting sentences, one worker per core."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.intervening import with_interventions
+from regard.data.encoding_workers import cores
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
@@ -29,7 +27,7 @@ PARALLEL_TOKENS = 4_000  # tokens × hypotheses from which on starting workers p
 
 
 @dataclass(frozen=True)
-class Job:
+class SearchJob:
     """How sentences are searched.
 
     Attributes:
@@ -58,9 +56,7 @@ class Job:
 
 
 class Queue:
-    """The waiting sentences, longest first: if memory is too small this shows at once, and short ones fill
-    the end.
-    """
+    """The waiting sentences, longest first: a lack of memory shows at once, and short sentences come last."""
 
     def __init__(self, tasks: list[SearchTask], equal_lengths: bool) -> None:
         self._waiting = deque(sorted(tasks, key=lambda task: -len(task.input_ids)))
@@ -89,7 +85,7 @@ def size(task: SearchTask) -> int:
     return len(task.input_ids) + 1
 
 
-def search_all(tasks: list[SearchTask], job: Job, limits: Limits, bar: Progress) -> None:
+def search_all(tasks: list[SearchTask], job: SearchJob, limits: Limits, bar: Progress) -> None:
     """Search all tasks; their hypotheses are in `task.hypotheses` afterwards."""
     if not tasks:
         return
@@ -118,13 +114,12 @@ def default_workers(model: Any, amount: int) -> int:
     """Return 1 for a GPU or little work, else the number of cores that torch may use."""
     if model.device.type != "cpu" or amount < PARALLEL_TOKENS:
         return 1
-    threads = torch.get_num_threads()
-    if hasattr(os, "sched_getaffinity"):
-        threads = min(threads, len(os.sched_getaffinity(0)))
-    return max(1, threads)
+    return max(1, min(torch.get_num_threads(), cores()))
 
 
-def _search_continuously(job: Job, queue: Queue, capacity: int, bar: Progress, stop: threading.Event) -> None:
+def _search_continuously(
+    job: SearchJob, queue: Queue, capacity: int, bar: Progress, stop: threading.Event
+) -> None:
     """Step one batch until the queue is empty; sentences enter when a quarter of the batch is free."""
     search = Search(job.model, job.strategy, job.constraints, job.end)
     used = 0
@@ -143,8 +138,10 @@ def _search_continuously(job: Job, queue: Queue, capacity: int, bar: Progress, s
             bar.advance(len(done))
 
 
-def _search_batches(job: Job, queue: Queue, capacity: int, bar: Progress, stop: threading.Event) -> None:
-    """Hand batch after batch to the search of the model itself."""
+def _search_batches(
+    job: SearchJob, queue: Queue, capacity: int, bar: Progress, stop: threading.Event
+) -> None:
+    """Pass one batch after the other to the search of the model itself."""
     while not stop.is_set():
         batch = queue.take(capacity, 1)
         if not batch:

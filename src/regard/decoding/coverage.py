@@ -1,6 +1,4 @@
-"""The coverage penalty: hypotheses that attend to no more than a part of the source rank lower (Wu et al.
-2016, eq. 14).
-"""
+"""The coverage penalty: a lower score for hypotheses that ignore source tokens (Wu et al. 2016, eq. 14)."""
 
 from __future__ import annotations
 

@@ -131,9 +131,7 @@ class GridBeam(Strategy):
 
 
 def advance(required: list[list[int]], state: Progress, token: int) -> Progress:
-    """Return the progress after one more token: for each phrase its longest beginning that the output now
-    ends with.
-    """
+    """Return the progress after one more token: of each phrase the longest prefix that ends the output."""
     return tuple(
         n if n == len(phrase) else _step(phrase, n, token) for phrase, n in zip(required, state, strict=True)
     )
@@ -149,9 +147,7 @@ def _step(phrase: list[int], n: int, token: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _borders(phrase: tuple[int, ...]) -> tuple[int, ...]:
-    """For each beginning of a phrase, return the length of its longest proper prefix that is also its
-    suffix.
-    """
+    """For each prefix of a phrase, return the length of its longest proper prefix that is also its suffix."""
     borders, n = [0], 0
     for token in phrase[1:]:
         while n and phrase[n] != token:

@@ -1,6 +1,6 @@
 """Beam search that records its steps: which continuations were kept, which ended, which were pruned.
 
-Ordinary searches record nothing and pay nothing: the trace belongs to a strategy of its own.
+Tracing is a strategy of its own, so an ordinary search is not slowed down.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class SearchTrace:
     def find(self, hypothesis: Hypothesis) -> list[int]:
         """Return the indices of the nodes of a result of this search."""
         children = {(n.parent, n.token): n.index for n in reversed(self.nodes) if n.status != PRUNED}
-        found, at = [], 0
+        path, node = [], 0
         for token in hypothesis.all_tokens:
-            at = children[at, token]
-            found.append(at)
-        return found
+            node = children[node, token]
+            path.append(node)
+        return path
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class TracedBeam(Beam):
 def _best_first(log_p: Floats, tokens: Integers, rows: Rows) -> Iterator[tuple[int, int, float]]:
     """Yield row, token and log p of the path of the possible candidates, best first."""
     total = rows.log_p[:, None] + log_p  # (rows, candidates)
-    for at in np.argsort(-total, axis=None, kind="stable").tolist():
-        row, candidate = divmod(at, total.shape[1])
+    for index in np.argsort(-total, axis=None, kind="stable").tolist():
+        row, candidate = divmod(index, total.shape[1])
         if total[row, candidate] > -np.inf:
             yield row, int(tokens[row, candidate]), float(total[row, candidate])

@@ -129,9 +129,9 @@ def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
 
 def confusion(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> np.ndarray:
     """Confusion matrix: counts of (gold, predicted), (labels, labels)."""
-    place = {label: i for i, label in enumerate(labels)}
+    index = {label: i for i, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, ([place[label] for label in gold], [place[label] for label in predicted]), 1)
+    np.add.at(counts, ([index[label] for label in gold], [index[label] for label in predicted]), 1)
     return counts
 
 
@@ -165,10 +165,10 @@ def _short(label: str, most: int = 12) -> str:
 
 
 def _class_table(classes: Sequence[ClassScore]) -> str:
-    wide = max(5, *(len(_short(score.label, 24)) for score in classes))
-    rows = [f"{'label':{wide}}  precision  recall      F1   texts"]
+    width = max(5, *(len(_short(score.label, 24)) for score in classes))
+    rows = [f"{'label':{width}}  precision  recall      F1   texts"]
     rows += [
-        f"{_short(s.label, 24):{wide}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:6,}"
+        f"{_short(s.label, 24):{width}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:6,}"
         for s in classes
     ]
     return "\n".join(rows)
@@ -176,7 +176,7 @@ def _class_table(classes: Sequence[ClassScore]) -> str:
 
 def _matrix(scores: ClassificationScores) -> str:
     names = [_short(label) for label in scores.labels]
-    wide = [
+    widths = [
         max(len(name), len(f"{column.max():,}"))
         for name, column in zip(names, scores.confusion.T, strict=True)
     ]
@@ -185,13 +185,13 @@ def _matrix(scores: ClassificationScores) -> str:
         "  ".join(
             [
                 f"{'gold ↓  predicted →':{first}}",
-                *(f"{name:>{w}}" for name, w in zip(names, wide, strict=True)),
+                *(f"{name:>{w}}" for name, w in zip(names, widths, strict=True)),
             ]
         )
     ]
     for name, row in zip(names, scores.confusion, strict=True):
         rows.append(
-            "  ".join([f"{name:{first}}", *(f"{count:>{w},}" for count, w in zip(row, wide, strict=True))])
+            "  ".join([f"{name:{first}}", *(f"{count:>{w},}" for count, w in zip(row, widths, strict=True))])
         )
     return "\n".join(rows)
 
@@ -200,7 +200,7 @@ def _mistakes(scores: ClassificationScores) -> str:
     """The most frequent confusions; ties in label order."""
     wrong = scores.confusion - np.diag(np.diag(scores.confusion))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_MISTAKES]
-    pairs = [divmod(int(at), len(scores.labels)) for at in order]
+    pairs = [divmod(int(cell), len(scores.labels)) for cell in order]
     rows = [
         f"{wrong[i, j]:6,}  {scores.labels[i]} predicted as {scores.labels[j]}"
         for i, j in pairs

@@ -125,7 +125,7 @@ def _other_outputs(
 
 
 def _target_language(data: dict[str, Any]) -> str | None:
-    """The target language of a `data` section, or what stands there for it; None if it names none."""
+    """The target of a `data` section, else the second language of a corpus of two; None without either."""
     if data.get("target") or not data.get("corpus"):
         return data.get("target")
     languages = corpora.find(data["corpus"]).languages

@@ -27,20 +27,20 @@ def input_warnings(
     names = (
         [f"reference {i}" for i in range(1, len(documents) + 1)] if len(documents) > 1 else ["the reference"]
     )
-    found = _empty(hypotheses, "the hypothesis")
+    warnings = _empty(hypotheses, "the hypothesis")
     for name, document in zip(names, documents, strict=True):
-        found += _empty(document, name)
-    found += _tokenisation(hypotheses, documents, tokenize)
+        warnings += _empty(document, name)
+    warnings += _tokenisation(hypotheses, documents, tokenize)
     if not lowercase:
-        found += _case(hypotheses, documents)
-    found += _transposed(hypotheses, documents)
+        warnings += _case(hypotheses, documents)
+    warnings += _transposed(hypotheses, documents)
     bags = [_bag(line) for line in hypotheses]
     for name, document in zip(names, documents, strict=True):
         others = [_bag(line) for line in document]
-        found += (
+        warnings += (
             _same(hypotheses, document, name) or _shifted(bags, others, name) or _shuffled(bags, others, name)
         )
-    return found
+    return warnings
 
 
 def _empty(lines: Sequence[str], name: str) -> list[str]:
@@ -54,12 +54,12 @@ def _empty(lines: Sequence[str], name: str) -> list[str]:
 def _tokenisation(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str) -> list[str]:
     reference = [line for document in documents for line in document]
     sides = {"the hypothesis": hypotheses, "the reference": reference}
-    found = []
+    warnings = []
     for name, lines in sides.items():
         for mark, pattern in SUBWORDS.items():
             count = _lines_with(re.compile(pattern), lines)
             if count >= max(1, len(lines) / 100):
-                found.append(
+                warnings.append(
                     f"{name} has the subword mark {mark} in {count} of {len(lines)} lines; join the "
                     f"subwords first"
                 )
@@ -69,8 +69,8 @@ def _tokenisation(hypotheses: Sequence[str], documents: Sequence[Sequence[str]],
             marks = (
                 f"a tokeniser's escapes (&apos; &quot; @-@ …) in {escaped[name]} of {len(sides[name])} lines"
             )
-            found.append(f"{name} has {marks} and {other} has none; undo the escapes")
-    return found + _punctuation(looks_tokenised(hypotheses), looks_tokenised(reference), tokenize)
+            warnings.append(f"{name} has {marks} and {other} has none; undo the escapes")
+    return warnings + _punctuation(looks_tokenised(hypotheses), looks_tokenised(reference), tokenize)
 
 
 def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str) -> list[str]:

@@ -46,9 +46,9 @@ def is_separable(
 ) -> PropertyResult:
     """Copy x_t to position s of another random sequence: a separable layer has the same output there."""
 
-    def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
-        t, s = (int(torch.randint(T, (), generator=draw)) for _ in range(2))
-        other = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+    def violation(run: Layer, x: Tensor, rng: torch.Generator) -> float:
+        t, s = (int(torch.randint(T, (), generator=rng)) for _ in range(2))
+        other = torch.randn(x.shape, generator=rng, dtype=x.dtype)
         other[s] = x[t]
         a, b = run(x)[t], run(other)[s]
         return _relative(a, b)
@@ -67,8 +67,8 @@ def is_equivariant(
 ) -> PropertyResult:
     """Permuting the input of an equivariant layer permutes its output."""
 
-    def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
-        order = torch.randperm(T, generator=draw)
+    def violation(run: Layer, x: Tensor, rng: torch.Generator) -> float:
+        order = torch.randperm(T, generator=rng)
         return _relative(run(x[order]), run(x)[order])
 
     return _run_trials(layer, dim, T, trials, tolerance, seed, violation)
@@ -89,12 +89,12 @@ def _run_trials(
     if not callable(layer):
         raise OptionError(f"layer must be a module or a function of (batch, T, dim), got {quoted(layer)}")
     run = copy.deepcopy(layer).double().eval() if isinstance(layer, nn.Module) else layer
-    draw = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     worst = 0.0
     with torch.no_grad():
         for _ in range(trials):
-            x = torch.randn(T, dim, generator=draw, dtype=torch.float64)
-            worst = max(worst, violation(lambda x: run(x[None])[0], x, draw))
+            x = torch.randn(T, dim, generator=rng, dtype=torch.float64)
+            worst = max(worst, violation(lambda x: run(x[None])[0], x, rng))
     return PropertyResult(worst <= tolerance, worst, tolerance, trials)
 
 

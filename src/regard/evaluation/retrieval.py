@@ -29,11 +29,11 @@ def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], k: int = 10) -> fl
 
 def average_precision(ranking: Sequence[str], relevant: Collection[str]) -> float:
     """Mean over relevant documents of the precision at their rank; 0 for documents not retrieved."""
-    found, total = 0, 0.0
+    retrieved, total = 0, 0.0
     for rank, document in enumerate(ranking, 1):
         if document in relevant:
-            found += 1
-            total += found / rank
+            retrieved += 1
+            total += retrieved / rank
     return total / len(relevant) if relevant else 0.0
 
 
@@ -64,8 +64,8 @@ class RetrievalScores:
 
 def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> RetrievalScores:
     """Score the ranking of every judged query; a missing ranking scores 0."""
-    judged = {query: {d: v for d, v in found.items() if v > 0} for query, found in qrels.items()}
-    judged = {query: found for query, found in judged.items() if found}
+    judged = {query: {d: v for d, v in documents.items() if v > 0} for query, documents in qrels.items()}
+    judged = {query: relevant for query, relevant in judged.items() if relevant}
     if not judged:
         raise DataError("no query has a relevant document; check the relevance judgements")
     unknown = next((query for query in rankings if query not in qrels), None)
@@ -73,17 +73,17 @@ def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> Ret
         raise DataError(
             f"the query {unknown!r} is not in the relevance judgements; use the same query ids in both"
         )
-    each = [
-        (ndcg(ranking, found), average_precision(ranking, found), recall(ranking, found))
-        for query, found in judged.items()
+    scores = [
+        (ndcg(ranking, relevant), average_precision(ranking, relevant), recall(ranking, relevant))
+        for query, relevant in judged.items()
         for ranking in [rankings.get(query, ())]
     ]
-    return RetrievalScores(len(each), *(float(x) for x in np.mean(each, axis=0)))
+    return RetrievalScores(len(scores), *(float(x) for x in np.mean(scores, axis=0)))
 
 
 def read_qrels(path: Path) -> Qrels:
     """Read TREC relevance judgements: lines of query, an unused number, document, relevance."""
-    found: Qrels = {}
+    qrels: Qrels = {}
     number = 0
     for block in lines(path):
         for line in block:
@@ -95,8 +95,8 @@ def read_qrels(path: Path) -> Qrels:
                 raise DataError(
                     f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; fix it"
                 )
-            found.setdefault(cells[0], {})[cells[2]] = int(cells[3])
-    return found
+            qrels.setdefault(cells[0], {})[cells[2]] = int(cells[3])
+    return qrels
 
 
 def pair_retrieval(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:

@@ -201,7 +201,7 @@ def compare_translations(
     }
     documents = reference_documents(hypotheses, references)
     _check_same_length(hypotheses, other)
-    found = []
+    comparisons = []
     for chosen in metrics:
         if chosen not in known:
             raise OptionError(f"metrics must be among {', '.join(known)}, got {quoted(chosen)}")
@@ -214,12 +214,12 @@ def compare_translations(
         def score(sums: np.ndarray, scorer: Any = scorer) -> float:
             return float(scorer._compute_score_from_stats(sums.tolist()).score)
 
-        found.append(
+        comparisons.append(
             compare_statistics(
                 chosen, both[0], both[1], score, draws=draws, signature=str(scorer.get_signature())
             )
         )
-    return _comparison(found, hypotheses, other, draws, name)
+    return _comparison(comparisons, hypotheses, other, draws, name)
 
 
 def compare_labels(
@@ -275,14 +275,14 @@ def _f1(sums: np.ndarray) -> float:
 
 
 def _comparison(
-    found: Sequence[MetricComparison],
+    comparisons: Sequence[MetricComparison],
     predicted: Sequence[object],
     other: Sequence[object],
     draws: Draws,
     name: str,
 ) -> Comparison:
     differing = sum(a != b for a, b in zip(predicted, other, strict=True))
-    return Comparison(tuple(found), len(predicted), differing, draws, name)
+    return Comparison(tuple(comparisons), len(predicted), differing, draws, name)
 
 
 def _check_same_length(first: Sequence[object], second: Sequence[object]) -> None:

@@ -28,14 +28,16 @@ class SimilarityScores:
     pearson: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        found = {
+        metrics = {
             "pairs": self.pairs,
             "positive_pairs": self.positive_pairs,
             "accuracy": self.accuracy,
             "mrr": self.mrr,
         }
         return (
-            found if self.spearman is None else found | {"spearman": self.spearman, "pearson": self.pearson}
+            metrics
+            if self.spearman is None
+            else metrics | {"spearman": self.spearman, "pearson": self.pearson}
         )
 
     def __str__(self) -> str:
@@ -63,11 +65,11 @@ def similarity_scores(model: Any, split: Split, progress: bool = False) -> Simil
         return SimilarityScores(len(a), len(a), **pair_retrieval(a, b))
     cosines, human = (a * b).sum(1), np.asarray(split.scores)
     positive = human >= POSITIVE_SCORE
-    found = pair_retrieval(a[positive], b[positive]) if positive.any() else {"accuracy": 0.0, "mrr": 0.0}
+    retrieval = pair_retrieval(a[positive], b[positive]) if positive.any() else {"accuracy": 0.0, "mrr": 0.0}
     return SimilarityScores(
         len(a),
         int(positive.sum()),
-        **found,
+        **retrieval,
         spearman=spearman(cosines, human),
         pearson=pearson(cosines, human),
     )

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
-from regard.decoding.batching import Job as SearchJob
-from regard.decoding.batching import progress_bar, search_all
+from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.limits import Limits

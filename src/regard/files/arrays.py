@@ -17,9 +17,9 @@ class GrowingArray:
     def __init__(self, path: Path, dtype: type[np.generic]) -> None:
         self.dtype, self.length = np.dtype(dtype), 0
         self._file: BinaryIO = path.open("wb")
-        self._header()
+        self._write_header()
 
-    def _header(self) -> None:
+    def _write_header(self) -> None:
         # The header has the same size for every length, so it can be rewritten when the length is known.
         shape = (self.length,)
         np.lib.format.write_array_header_1_0(
@@ -34,7 +34,7 @@ class GrowingArray:
     def close(self) -> None:
         if not self._file.closed:
             self._file.seek(0)
-            self._header()
+            self._write_header()
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -52,6 +52,6 @@ class GrowingArray:
 
 
 def read_array(path: Path) -> NDArray[np.generic]:
-    """A memory-mapped .npy array. An empty array is read instead: a file without data cannot be mapped."""
-    found = np.load(path, mmap_mode=None if path.stat().st_size <= 128 else "r", allow_pickle=False)
-    return found if not isinstance(found, np.memmap) else found.view(np.ndarray)
+    """Memory-map a .npy array. An empty array is loaded instead: a file without data cannot be mapped."""
+    array = np.load(path, mmap_mode=None if path.stat().st_size <= 128 else "r", allow_pickle=False)
+    return array if not isinstance(array, np.memmap) else array.view(np.ndarray)

@@ -1,4 +1,4 @@
-"""One thread that writes files while training continues, from copies that training cannot change."""
+"""A background thread that writes files while training continues."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-# Jobs that may wait or run: the best model and the checkpoint of one step. Each holds a copy of the weights.
-ROOM = 2
+# The best model and the checkpoint of one step. A job holds a copy of the weights, so more would cost memory.
+MAX_JOBS = 2
 
 
 class Background:
-    """Run jobs in the order given. If one fails, the next call raises its error and the rest are dropped."""
+    """Runs jobs in the order given. If one fails, the next call raises its error and the rest are dropped."""
 
     def __init__(self) -> None:
         self._jobs: deque[Callable[[], None]] = deque()
@@ -20,20 +20,20 @@ class Background:
         self._changed = threading.Condition()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Run `job` beside the training, after those before; waits while there are too many."""
-        self._until(ROOM - 1)
+        """Queue `job`; blocks while MAX_JOBS are queued or running."""
+        self._wait_for(MAX_JOBS - 1)
         with self._changed:
             self._jobs.append(job)
             if self._thread is None:
-                # A process that is told to stop at once does not wait for it; folders are whole or not there.
+                # A daemon: it may be killed at exit, because folders are written atomically.
                 self._thread = threading.Thread(target=self._work, name="regard-writer", daemon=True)
                 self._thread.start()
 
     def wait(self) -> None:
-        """Until all is done."""
-        self._until(0)
+        """Wait until all jobs are done."""
+        self._wait_for(0)
 
-    def _until(self, most: int) -> None:
+    def _wait_for(self, most: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._jobs) <= most)
             if self._error is not None:

@@ -11,8 +11,8 @@ CACHE_HINT = "free some space, or set REGARD_CACHE to a folder that you can writ
 
 def cache_folder() -> Path:
     """Return REGARD_CACHE if it is set, else `regard` in XDG_CACHE_HOME or ~/.cache."""
-    given = os.environ.get("REGARD_CACHE")
-    if given:
-        return Path(given).expanduser()
+    folder = os.environ.get("REGARD_CACHE")
+    if folder:
+        return Path(folder).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "regard"

@@ -12,7 +12,7 @@ from regard.errors import FolderError
 from regard.files.cache import cache_folder
 
 CHECKSUMS = "checksums.json"
-LARGEST = 1 << 24  # bytes of a checksums.json
+MAX_BYTES = 1 << 24  # of a checksums.json
 
 
 def file_sha256(path: Path, advance: Callable[[int], None] = lambda n: None) -> str:
@@ -26,21 +26,21 @@ def file_sha256(path: Path, advance: Callable[[int], None] = lambda n: None) -> 
 
 
 def cached_sha256(path: Path) -> str:
-    """SHA-256 of a file, cached by device, inode, size and time of the last change."""
+    """SHA-256 of a file, cached by path, device, inode, size and modification time."""
     try:
-        facts = path.stat()
-        state = [str(path.resolve()), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
-        key = hashlib.sha256(str(state[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        status = path.stat()
+        identity = [str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
+        key = hashlib.sha256(str(identity[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
         entry = cache_folder() / "checksums" / key
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(entry.read_bytes())
             if (
                 isinstance(known, dict)
-                and known.get("state") == state
+                and known.get("state") == identity
                 and isinstance(known.get("sha256"), str)
             ):
                 return known["sha256"]
-        found = file_sha256(path)
+        sha256 = file_sha256(path)
     except OSError as error:
         raise FolderError(
             f"{path} cannot be read ({error.strerror}); the folder is incomplete, so copy it again"
@@ -48,8 +48,8 @@ def cached_sha256(path: Path) -> str:
     from regard.files.atomic import write_file  # which imports this module
 
     with contextlib.suppress(FolderError):  # without a writable cache the file is hashed again next time
-        write_file(entry, json.dumps({"state": state, "sha256": found}))
-    return found
+        write_file(entry, json.dumps({"state": identity, "sha256": sha256}))
+    return sha256
 
 
 def verify_listed(folder: Path, names: Iterable[str] | None = None) -> None:
@@ -73,25 +73,25 @@ def verify_complete(folder: Path) -> None:
     """Raise a FolderError unless there is a checksums.json and every listed file matches. Caches nothing."""
     try:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
-        wanted = {str(name): str(value) for name, value in sums.items()}
+        expected = {str(name): str(value) for name, value in sums.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise FolderError(f"{folder} has no readable {CHECKSUMS}, so it was not written to the end") from None
-    for name, value in wanted.items():
+        raise FolderError(f"{folder} has no readable {CHECKSUMS}, so it was not written completely") from None
+    for name, value in expected.items():
         try:
-            found = file_sha256(folder / name)
+            sha256 = file_sha256(folder / name)
         except OSError as error:
             raise FolderError(f"{folder / name} cannot be read ({error.strerror})") from None
-        if found != value:
+        if sha256 != value:
             raise FolderError(f"{folder / name} is damaged: its SHA-256 is not the one it was written with")
 
 
 def _listed(path: Path) -> dict[str, str]:
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"it has more than {LARGEST} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise ValueError("it is no list of names and hashes")
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        sums = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
+            raise ValueError("it is not an object of file names and hashes")
     except (OSError, ValueError, RecursionError) as error:
         raise FolderError(f"{path} cannot be read ({error}); copy the folder again") from None
-    return found
+    return sums

@@ -1,6 +1,6 @@
 """File locks (flock). A lock ends with its process, however the process ends.
 
-Windows and some network file systems have no flock: nothing is locked there, and nobody is kept out.
+Windows and some network file systems have no flock: there, locks have no effect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RunLock:
             ) from None
         if file is None:
             raise FolderError(
-                f"{self.folder} is in use by {owner(self.path)}; wait for it to end, or stop it first"
+                f"{self.folder} is in use by {lock_owner(self.path)}; wait for it to end, or stop it first"
             )
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
@@ -88,10 +88,10 @@ class RunLock:
             self._file = None
 
 
-def owner(path: Path) -> str:
+def lock_owner(path: Path) -> str:
     """`process 123 on host x`, from the lock file."""
     try:
-        found = json.loads(path.read_bytes())
-        return f"process {found['pid']} on host {found['host']}"
+        holder = json.loads(path.read_bytes())
+        return f"process {holder['pid']} on host {holder['host']}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"

@@ -49,7 +49,7 @@ def read_tokenizers(
         pieces = [names.get(i, "") for i in rest]
         codes = [match[1] for name in pieces if (match := LANGUAGE.fullmatch(name))]
         model = read_sentencepiece(_need(folder / f"{side}.spm"))
-        tokenizers[side] = SentencePieceTokenizer.over(model, pieces, codes if side == "source" else ())
+        tokenizers[side] = SentencePieceTokenizer.from_model(model, pieces, codes if side == "source" else ())
     return tokenizers, mappings
 
 

@@ -1,7 +1,7 @@
 """Exercises and their checks: `regard lessons check 5 answer.py`.
 
-The file checks/NN.py of a lesson has a function per exercise under `@exercise`. It gets the reader's object
-of the same name, raises `WrongAnswer` with one sentence, or returns one sentence about what is right.
+The file checks/NN.py of a lesson has a function per exercise under `@exercise`. It receives
+the reader's object of the same name and either returns one sentence that confirms it or raises `WrongAnswer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Check = Callable[[Any], str]
 
 
 class WrongAnswer(Exception):
-    """An answer that is wrong; the message is one sentence that says in what."""
+    """A wrong answer; the message is one sentence that says what is wrong."""
 
 
 class Verdict(NamedTuple):
@@ -81,8 +81,8 @@ def _verdicts(checks: dict[str, Check], names: dict[str, Any]) -> list[Verdict]:
         except WrongAnswer as wrong:
             verdicts.append(Verdict(name, False, str(wrong)))
         except Exception as error:  # the reader's function, or what it returned to the check
-            first = str(error).split("\n", 1)[0]
-            verdicts.append(Verdict(name, False, f"it raised {type(error).__name__}: {first}"))
+            first_line = str(error).split("\n", 1)[0]
+            verdicts.append(Verdict(name, False, f"it raised {type(error).__name__}: {first_line}"))
     return verdicts
 
 

@@ -22,10 +22,10 @@ def page(lesson: Lesson, result: LessonResult | None = None) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```")
         if result is not None:
-            done = result.cells[cell.line]
-            if done.output.strip():
-                parts.append(f"```text\n{done.output.rstrip()}\n```")
-            for _, caption in done.pictures:
+            cell_result = result.cells[cell.line]
+            if cell_result.output.strip():
+                parts.append(f"```text\n{cell_result.output.rstrip()}\n```")
+            for _, caption in cell_result.pictures:
                 number += 1
                 parts.append(f"![{caption}]({lesson.name}-{number}.svg)")
     footer = (

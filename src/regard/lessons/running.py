@@ -39,7 +39,7 @@ def by_size(*, full: T, small: T) -> T:
 
 
 def expect(what: str, value: float, target: float, *, within: float, source: str) -> None:
-    """Print a number beside the one that the source has; an AssertionError if they are further apart.
+    """Print a value and its target; raise an AssertionError if they differ by more than `within`.
 
     >>> regard.lessons.expect("one half", 0.501, 0.5, within=0.01, source="arithmetic")
     one half: 0.501 (expected 0.5 ± 0.01: arithmetic)

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
-from regard.models.folder import load
 from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
 from regard.pipelines.input import Reader, Source
-from regard.pipelines.job import write_errors
+from regard.pipelines.job import load_kind, write_errors
 from regard.pipelines.word_links import Links, LinkSelection
 
 CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
@@ -175,11 +174,8 @@ class Aligner:
 
 
 def load_translator(folder: Path, device: Any) -> Translator:
-    """Load a translator; raise an OptionError if the folder has another kind of model."""
-    model = load(folder, device)
-    if not isinstance(model, Translator):
-        raise OptionError(f"{folder} is {model.what}, which has no source to align with; give a translator")
-    return model
+    """Load a translator; another kind of model is an error."""
+    return load_kind(folder, device, Translator, "aligning takes a translator")
 
 
 def load_translators(folder: Path, reverse: Path | None, device: Any) -> tuple[Translator, Translator | None]:

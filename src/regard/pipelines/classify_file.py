@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FolderError
 from regard.models.classifier import Classifier
-from regard.models.folder import load
 from regard.models.text_model import BATCH_TOKENS
 from regard.pipelines.classify import Classification, WordWeights, classify, truncate, word_attention
 from regard.pipelines.formats import (
@@ -21,10 +19,10 @@ from regard.pipelines.formats import (
     table_line,
 )
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
-from regard.pipelines.job import job_settings
+from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
 
-PROBE = ("model", "", "x")  # texts to check that the model has attention weights
+PROBES = ("model", "", "x")  # texts to check that the model has attention weights
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class ClassifiedLine:
 
 
 @dataclass(frozen=True)
-class Text(WithoutHeader):
+class TextFormat(WithoutHeader):
     """`label TAB probability` of the `top` most likely labels; a blank line stays blank."""
 
     top: int = 1
@@ -76,7 +74,7 @@ class Text(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFormat:
     """The cells of the input, then columns of labels and probabilities; .tsv, or .csv with `commas`."""
 
     split: Callable[[Row], list[str]]
@@ -97,7 +95,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Json(WithoutHeader):
+class JsonFormat(WithoutHeader):
     """One JSON object per line: the fields of the input, or its text, plus label and probabilities."""
 
     fields: Callable[[Row], dict[str, Any]]
@@ -165,10 +163,10 @@ def make_format(
 ) -> OutputFormat[ClassifiedLine]:
     """Return the output format; `layout` splits lines into cells, `names` are the columns of the input."""
     if options.output_format == "json":
-        return Json(_fields(layout, names), options.top)
+        return JsonFormat(_fields(layout, names), options.top)
     if options.output_format == "text":
-        return Text(options.top)
-    return Table(split_row(layout), options.top, options.output_format == "csv", tuple(names))
+        return TextFormat(options.top)
+    return TableFormat(split_row(layout), options.top, options.output_format == "csv", tuple(names))
 
 
 def _fields(layout: Layout, names: Sequence[str]) -> Callable[[Row], dict[str, Any]]:
@@ -187,11 +185,7 @@ def make_job(
     device: Any = "cpu",
 ) -> ClassifyJob:
     """Load the model, and check it and the options before the job starts."""
-    model = load(folder, device)
-    if not isinstance(model, Classifier):
-        raise FolderError(
-            f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it"
-        )
+    model = load_kind(folder, device, Classifier, "classifying takes a classifier")
     if options.attention:
-        word_attention(PROBE, model)
+        word_attention(PROBES, model)
     return ClassifyJob(model, options, output_format)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from regard.models.embedder import Embedder
 from regard.pipelines.embed import Vectors, embed
+from regard.pipelines.formats import json_line
 from regard.pipelines.input import Chunk
 from regard.pipelines.job import job_settings
 from regard.pipelines.packing import packing
@@ -74,4 +74,4 @@ def _json_lines(texts: list[str], vectors: Vectors) -> list[str]:
         {"text": text, "embedding": [round(x, 7) for x in row]}
         for text, row in zip(texts, vectors.tolist(), strict=True)
     ]
-    return [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    return [json_line(record) for record in records]

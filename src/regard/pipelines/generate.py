@@ -11,7 +11,7 @@ from torch import Tensor
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens
-from regard.decoding.batching import Job, progress_bar, search_all
+from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
 from regard.decoding.limits import Limits, as_limits
@@ -97,7 +97,9 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     tasks = [prompts.task(prompt, i, limits.max_length) for i, prompt in enumerate(texts)]
     for task, is_cancelled in zip(tasks, cancelled or (), strict=False):
         task.cancelled = is_cancelled
-    job = Job(model, lambda batch: start(model, batch), strategy, encoded, prompts.end, equal_lengths=True)
+    job = SearchJob(
+        model, lambda batch: start(model, batch), strategy, encoded, prompts.end, equal_lengths=True
+    )
     with progress_bar(progress, len(tasks), "generate", "texts") as bar:
         search_all(tasks, job, limits, bar)
     if attention:

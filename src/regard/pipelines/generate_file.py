@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,12 @@ from regard.decoding.constraints import NO_CONSTRAINTS, Constraints
 from regard.decoding.engine import fast
 from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
-from regard.errors import FolderError
-from regard.models.folder import load
 from regard.models.language_model import LanguageModel
+from regard.pipelines.formats import LINE_ENDS, json_line
 from regard.pipelines.generate import Generation, generate
 from regard.pipelines.input import Chunk
-from regard.pipelines.job import job_settings
+from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
-
-_LINE_ENDS = re.compile(r"[\r\n]+")
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class GenerateJob:
         generations = generate(prompts, self.decoder, **self.options.arguments())
         lines = [line for generation in generations for line in format_lines(generation, self.options)]
         if not self.options.json:
-            lines = [f"{_LINE_ENDS.sub(' ', line[:-1])}\n" for line in lines]
+            lines = [f"{LINE_ENDS.sub(' ', line[:-1])}\n" for line in lines]
         return [self._packing.pack("".join(lines).encode("utf-8", "replace"))]
 
 
@@ -82,16 +77,9 @@ def format_lines(generation: Generation, options: GenerateOptions) -> list[str]:
         {"prompt": generation.prompt, "text": h.text, "log_p": round(h.log_p, 6), "ended": h.ended}
         for h in hypotheses
     ]
-    return [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    return [json_line(record) for record in records]
 
 
 def load_language_model(folder: Path, device: Any, precision: str) -> Any:
-    """Load a language model as the fastest engine for it; an error if the folder has another kind of
-    model.
-    """
-    model = load(folder, device)
-    if not isinstance(model, LanguageModel):
-        raise FolderError(
-            f"{folder} is {model.what}, and generating takes a language model; `{model.command}` uses it"
-        )
-    return fast(model, precision)
+    """Load a language model and return its fastest engine; another kind of model is an error."""
+    return fast(load_kind(folder, device, LanguageModel, "generating takes a language model"), precision)

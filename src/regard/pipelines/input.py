@@ -203,8 +203,9 @@ class Reader:
     def __init__(self, source: Source, advance: Callable[[int], None] = lambda n: None) -> None:
         self.invalid, self.done = InvalidLines(), 0  # done: lines read
         self._layout, self._strict, self._several_files = source.layout, source.strict, len(source.files) > 1
-        own = source.chunk_lines
-        self._max_lines, self._max_bytes = (CHUNK_LINES, CHUNK_BYTES) if own is None else (own, sys.maxsize)
+        self._max_lines, self._max_bytes = CHUNK_LINES, CHUNK_BYTES
+        if source.chunk_lines is not None:
+            self._max_lines, self._max_bytes = source.chunk_lines, sys.maxsize
         self._hash = hashlib.sha256()
         self._blocks = _blocks(source, advance)
         self._remaining: list[_Block] = []

@@ -17,18 +17,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from regard.decoding.engine.shortlist import FILE_NAME as SHORTLIST
-from regard.errors import DataError, OptionError
+from regard.errors import DataError, FolderError, OptionError
 from regard.files.checksums import file_sha256
 from regard.files.lock import lock_file
 from regard.files.progress import track
-from regard.models.folder import model_in
+from regard.models.folder import load, model_in
+from regard.models.model import Model
 from regard.pipelines.input import Chunk, Reader, Source
 from regard.pipelines.packing import Packing, Plain, packing
 from regard.version import __version__
 
+M = TypeVar("M", bound=Model)
 Work = Callable[[Chunk], list[bytes]]  # the bytes of each output for a chunk
 Distribute = Callable[[Work, Iterator[Chunk]], Iterable[tuple[Chunk, list[bytes]]]]
 
@@ -90,6 +92,14 @@ def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("out
     return json.loads(
         json.dumps({key.replace("_", " "): value for key, value in settings.items() if key not in left_out})
     )
+
+
+def load_kind(folder: Path, device: Any, kind: type[M], needed: str) -> M:
+    """Load a model and check its kind; `needed` says what the job takes: "tagging takes a tagger"."""
+    model = load(folder, device)
+    if not isinstance(model, kind):
+        raise FolderError(f"{folder} is {model.what}, and {needed}; `{model.command}` uses it")
+    return model
 
 
 def model_files(folder: Path) -> list[Path]:

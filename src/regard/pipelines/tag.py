@@ -109,8 +109,8 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
         split(row) if isinstance(row, str) else [Word(word, i, i + 1) for i, word in enumerate(row)]
         for row in rows
     ]
-    tags = tag_words(model, [[word.text for word in each] for each in words], batch_tokens)
-    results = [_tagged(*each) for each in zip(rows, words, tags, strict=True)]
+    tags = tag_words(model, [[word.text for word in of_text] for of_text in words], batch_tokens)
+    results = [_tagged(*row) for row in zip(rows, words, tags, strict=True)]
     if attention:
         _add_attention(model, results)
     return results[0] if single else results

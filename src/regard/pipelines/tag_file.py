@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,12 @@ from regard.data.tag_schemes import Span, scheme, spans
 from regard.data.text_files import lines
 from regard.data.word_splitter import Word, split_at_spaces
 from regard.decoding.attention_weights import AttentionMaps
-from regard.errors import FolderError, OptionError
+from regard.errors import OptionError
 from regard.files.progress import track
-from regard.models.folder import load
 from regard.models.tagger import BATCH_TOKENS, Tagger
-from regard.pipelines.formats import OutputFormat, WithoutHeader
+from regard.pipelines.formats import OutputFormat, WithoutHeader, json_line
 from regard.pipelines.input import Chunk, Row, parsed
-from regard.pipelines.job import job_settings
+from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
 from regard.pipelines.tag import mark_spans, tag, tag_words, word_splitter
 
@@ -74,7 +72,7 @@ class TaggedLine:
 
 
 @dataclass(frozen=True)
-class Marked(WithoutHeader):
+class MarkedFormat(WithoutHeader):
     """The line with its spans marked: [PER Ada Lovelace] was born in [LOC London]."""
 
     mark: Callable[[str, str], str] | None = None
@@ -88,7 +86,7 @@ class Marked(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Columns(WithoutHeader):
+class ConllFormat(WithoutHeader):
     """CoNLL: the lines of the input with the tags as one more column; for a text, word and tag."""
 
     def write(self, result: TaggedLine) -> str:
@@ -106,7 +104,7 @@ class Columns(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Json(WithoutHeader):
+class JsonFormat(WithoutHeader):
     """One object per line: that of the input, or the text, with its spans; words and tags of a CoNLL
     sentence.
     """
@@ -123,7 +121,7 @@ class Json(WithoutHeader):
             {"start": start, "end": stop, "type": span.type, "text": text}
             for span, text, start, stop in result.spans()
         ]
-        return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace").decode() + "\n"
+        return json_line(record)
 
 
 class TagJob:
@@ -142,11 +140,11 @@ class TagJob:
         """Tag the words of all rows in one call."""
         sentences = [self._sentence(row) if self.options.conll else None for row in chunk.rows]
         words = [self._words(row, sentence) for row, sentence in zip(chunk.rows, sentences, strict=True)]
-        texts = [[word.text for word in each] for each in words]
+        texts = [[word.text for word in of_row] for of_row in words]
         tags = tag_words(self.model, texts, self.options.batch_tokens)
         if self.options.scheme is not None:
-            tags = [scheme(self.options.scheme).convert(each) for each in tags]
-        return [TaggedLine(*each) for each in zip(chunk.rows, words, tags, sentences, strict=True)]
+            tags = [scheme(self.options.scheme).convert(of_row) for of_row in tags]
+        return [TaggedLine(*line) for line in zip(chunk.rows, words, tags, sentences, strict=True)]
 
     def attention(self, lines: Sequence[str]) -> list[AttentionMaps | None]:
         """Return the attention maps of lines of text; None for a line without words."""
@@ -170,18 +168,13 @@ def make_job(
     output_format: OutputFormat[TaggedLine] | None = None,
 ) -> TagJob:
     """Load the tagger, and check it and the options before the job starts."""
-    model = load(folder, device)
-    if not isinstance(model, Tagger):
-        raise FolderError(
-            f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; "
-            "train one with task: tag"
-        )
+    model = load_kind(folder, device, Tagger, "tagging takes a tagger")
     if options.scheme is not None:
         scheme(options.scheme)
     formats: dict[str, OutputFormat[TaggedLine]] = {
-        "text": Marked(),
-        "conll": Columns(),
-        "json": Json(options.field is not None),
+        "text": MarkedFormat(),
+        "conll": ConllFormat(),
+        "json": JsonFormat(options.field is not None),
     }
     return TagJob(model, options, output_format or formats[options.output_format])
 

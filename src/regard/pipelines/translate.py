@@ -13,7 +13,7 @@ from torch import Tensor
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.attention_weights import AttentionMaps, attention_maps
-from regard.decoding.batching import Job, progress_bar, search_all
+from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
 from regard.decoding.limits import LengthLimiter, Limits, as_limits
@@ -154,7 +154,7 @@ def translate_tokens(
     with progress_bar(progress, len(tasks), "translate", "sentences") as bar:
         for grid, job_strategy in ((False, strategy), (True, with_required)):
             todo = [task for task in tasks if task.input_ids and bool(task.required) is grid]
-            job = Job(model, lambda batch: start(model, batch), job_strategy, constraints)
+            job = SearchJob(model, lambda batch: start(model, batch), job_strategy, constraints)
             search_all(todo, job, limits, bar)
     strategy.rescore(model, tasks)
     return [task.hypotheses for task in tasks]

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -18,22 +18,21 @@ from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
-from regard.errors import FolderError, OptionError
-from regard.models.folder import load
+from regard.errors import OptionError
 from regard.models.target_language import add_target
 from regard.models.translator import Translator
 from regard.pipelines.formats import OutputFormat, split_row
 from regard.pipelines.input import Chunk, Column, WholeLine
-from regard.pipelines.job import job_settings
+from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.long_lines import LongLineSplitter, max_source_length
 from regard.pipelines.packing import packing
 from regard.pipelines.translate import translate
 from regard.pipelines.translation_formats import (
-    Alignment,
-    Json,
-    Nbest,
-    Table,
-    Text,
+    AlignmentFormat,
+    JsonFormat,
+    NbestFormat,
+    TableFormat,
+    TextFormat,
     TranslatedLine,
 )
 
@@ -107,7 +106,7 @@ class TranslateJob:
         self.model, self.decoder, self.options = model, decoder, options
         self._formats = [output_format or _make_format(options)]
         if options.alignment_file:
-            self._formats.append(Alignment())
+            self._formats.append(AlignmentFormat())
         self._split = LongLineSplitter(model, max_source_length(model) if options.split else None)
         self._packings = [packing(Path(path)) for path in options.paths]
         self.on_results: Callable[[list[TranslatedLine]], None] | None = None  # called after each chunk
@@ -117,9 +116,9 @@ class TranslateJob:
         if self.on_results is not None:
             self.on_results(results)
         outputs = []
-        for form in self._formats:
-            header = form.header() if chunk.first == 0 else ""
-            outputs.append((header + "".join(map(form.write, results))).encode("utf-8"))
+        for output_format in self._formats:
+            header = output_format.header() if chunk.first == 0 else ""
+            outputs.append((header + "".join(map(output_format.write, results))).encode("utf-8"))
         if self.options.attention_file:
             outputs.append(self._attention(results))
         return [packing.pack(data) for packing, data in zip(self._packings, outputs, strict=True)]
@@ -208,18 +207,13 @@ def make_job(
     output_format: OutputFormat[TranslatedLine] | None = None,
 ) -> TranslateJob:
     """Load the model, or several for an ensemble, and check them and the options before the job starts."""
-    models = [load(folder, device) for folder in folders]
-    for folder, model in zip(folders, models, strict=True):
-        if not isinstance(model, Translator):
-            raise FolderError(
-                f"{folder} is {model.what}, and translating takes a translator; `{model.command}` uses it"
-            )
+    models = [load_kind(folder, device, Translator, "translating takes a translator") for folder in folders]
     if options.shortlist and len(models) > 1:
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
     shortlist = load_shortlist(folders[0]) if options.shortlist else None
     decoders = [fast(model, options.precision, shortlist) for model in models]
     decoder: Any = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
-    job = TranslateJob(cast(Translator, models[0]), decoder, options, output_format)
+    job = TranslateJob(models[0], decoder, options, output_format)
     translate([], decoder, options.to, strategy=options.strategy, nbest=options.nbest)  # checks the options
     constraints = options.constraints.encode(decoder.target_tokenizer, 1)
     if constraints.required_of(0):
@@ -244,8 +238,8 @@ def _check_attention(models: Sequence[Any]) -> None:
 def _make_format(options: TranslateOptions) -> OutputFormat[TranslatedLine]:
     align = options.align and not options.alignment_file
     if options.output_format == "json":
-        return Json(options.field is not None, options.nbest > 1, align)
+        return JsonFormat(options.field is not None, options.nbest > 1, align)
     if options.output_format in ("table", "csv"):
         layout = WholeLine() if options.separator is None else Column(1, options.separator, options.quotes)
-        return Table(split_row(layout), align, options.output_format == "csv", tuple(options.names))
-    return Nbest() if options.nbest > 1 else Text(align)
+        return TableFormat(split_row(layout), align, options.output_format == "csv", tuple(options.names))
+    return NbestFormat() if options.nbest > 1 else TextFormat(align)

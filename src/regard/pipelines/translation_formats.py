@@ -66,7 +66,7 @@ class TranslatedLine:
 
 
 @dataclass(frozen=True)
-class Text(WithoutHeader):
+class TextFormat(WithoutHeader):
     """One translation per line; with `align` the word alignment after a tab."""
 
     align: bool = False
@@ -76,7 +76,7 @@ class Text(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Nbest(WithoutHeader):
+class NbestFormat(WithoutHeader):
     """`line ||| text ||| score`, lines counted from 0, as Moses writes it."""
 
     def write(self, result: TranslatedLine) -> str:
@@ -87,7 +87,7 @@ class Nbest(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFormat:
     """The cells of the input, then the translation as the last column; separated by tabs, or CSV."""
 
     split: Callable[[Row], list[str]]
@@ -105,7 +105,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Json(WithoutHeader):
+class JsonFormat(WithoutHeader):
     """One JSON object per line: the input object, or else the source text, plus translation and score;
     n-best list and alignment on request. `truncated` is set only if the maximum length cut off the text.
     """
@@ -130,7 +130,7 @@ class Json(WithoutHeader):
 
 
 @dataclass(frozen=True)
-class Alignment(WithoutHeader):
+class AlignmentFormat(WithoutHeader):
     """Only the word alignment, for a file beside the translations."""
 
     def write(self, result: TranslatedLine) -> str:

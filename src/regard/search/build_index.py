@@ -26,9 +26,8 @@ from regard.search.index import FORMAT, MANIFEST, Index, IndexInfo, Numbers, Vec
 from regard.search.segment import Segment
 from regard.version import __version__
 
-MIN_GRAPH_SIZE = (
-    20_000  # build an HNSW graph from this many vectors on; exact search over fewer takes a few milliseconds
-)
+# From this many vectors on there is an HNSW graph; exact search over fewer takes a few milliseconds.
+MIN_GRAPH_SIZE = 20_000
 
 
 def create(folder: str | Path, info: IndexInfo) -> Index:
@@ -36,7 +35,7 @@ def create(folder: str | Path, info: IndexInfo) -> Index:
     folder = Path(folder)
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(
+    _write_manifest(
         folder, {"made": info._asdict(), "written": 0, "next": 0, "parts": [], "graph": None, "removed": []}
     )
     return Index(folder)
@@ -79,13 +78,13 @@ def add(
                 f"{index.folder} already contains a document with id {next(iter(known))!r}; "
                 "give it another id, or add --replace"
             )
-        gone = np.array(sorted(known.values()), np.int64)
+        to_remove = np.array(sorted(known.values()), np.int64)
         first, version = index.manifest["next"], index.manifest["written"] + 1
         name = f"part-{version:06d}"
         write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
-        graph = _graph(index, version, gone, first, vectors, min_graph_size, threads)
+        graph = _graph(index, version, to_remove, first, vectors, min_graph_size, threads)
         part = {"name": name, "first": first, "count": len(documents)}
-        parts, removed = [*index.manifest["parts"], part], np.union1d(index.removed, gone).tolist()
+        parts, removed = [*index.manifest["parts"], part], np.union1d(index.removed, to_remove).tolist()
         return _change(
             index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed
         )
@@ -101,14 +100,16 @@ def remove(folder: str | Path, ids: Iterable[str], *, threads: int = 0) -> Index
             raise DataError(
                 f"{index.folder} contains no document with id {missing[0]!r}; nothing was removed"
             )
-        gone, version = np.array(sorted(known.values()), np.int64), index.manifest["written"] + 1
+        to_remove, version = np.array(sorted(known.values()), np.int64), index.manifest["written"] + 1
         none = np.empty((0, index.info.width), np.float32)
         graph = (
-            _graph(index, version, gone, index.manifest["next"], none, MIN_GRAPH_SIZE, threads)
+            _graph(index, version, to_remove, index.manifest["next"], none, MIN_GRAPH_SIZE, threads)
             if index.manifest["graph"]
             else None
         )
-        return _change(index, written=version, graph=graph, removed=np.union1d(index.removed, gone).tolist())
+        return _change(
+            index, written=version, graph=graph, removed=np.union1d(index.removed, to_remove).tolist()
+        )
 
 
 def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads: int = 0) -> Index:
@@ -118,9 +119,12 @@ def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads
     readers deletes them.
     """
     with _writing(folder) as index:
-        gone, version = set(index.removed.tolist()), index.manifest["written"] + 1
+        removed, version = set(index.removed.tolist()), index.manifest["written"] + 1
         documents = [
-            d for part in index.segments for i, d in enumerate(part.documents(), part.first) if i not in gone
+            d
+            for part in index.segments
+            for i, d in enumerate(part.documents(), part.first)
+            if i not in removed
         ]
         vectors = index.vectors(index.live())
         name = f"part-{version:06d}"
@@ -128,9 +132,9 @@ def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads
         parts = [{"name": name, "first": 0, "count": len(documents)}]
         graph = None
         if len(documents) >= min_graph_size:
-            whole = Graph(index.info.width, threads=threads)
-            whole.add(np.arange(len(documents)), vectors)
-            graph = _saved(index, version, whole)
+            new_graph = Graph(index.info.width, threads=threads)
+            new_graph.add(np.arange(len(documents)), vectors)
+            graph = _saved(index, version, new_graph)
         return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
 
 
@@ -142,30 +146,36 @@ def has_stale_files(index: Index) -> bool:
 
 def find_numbers(index: Index, ids: set[str]) -> dict[str, int]:
     """Map document ids to document numbers; ids that are not in the index are left out."""
-    gone = set(index.removed.tolist())
+    removed = set(index.removed.tolist())
     return {
         document.id: number
         for part in index.segments
         for number, document in enumerate(part.documents(), part.first)
-        if document.id in ids and number not in gone
+        if document.id in ids and number not in removed
     }
 
 
 def _graph(
-    index: Index, version: int, gone: Numbers, first: int, vectors: Vectors, min_graph_size: int, threads: int
+    index: Index,
+    version: int,
+    to_remove: Numbers,
+    first: int,
+    vectors: Vectors,
+    min_graph_size: int,
+    threads: int,
 ) -> str | None:
     """Update or build the HNSW graph and save it under a new name; None while there are too few vectors."""
     old, width = index.manifest["graph"], index.info.width
-    if old is None and len(index) - len(gone) + len(vectors) < min_graph_size:
+    if old is None and len(index) - len(to_remove) + len(vectors) < min_graph_size:
         return None
     if old is not None:
         graph = Graph.load(index.folder / old / "graph.usearch", width, change=True, threads=threads)
-        graph.remove(gone)
+        graph.remove(to_remove)
     else:
         graph = Graph(width, threads=threads)
         for part in index.segments:
             numbers = np.arange(part.first, part.first + part.count)
-            kept = ~np.isin(numbers, np.union1d(index.removed, gone))
+            kept = ~np.isin(numbers, np.union1d(index.removed, to_remove))
             graph.add(numbers[kept], part.vectors[kept])
     graph.add(np.arange(first, first + len(vectors)), vectors)
     return _saved(index, version, graph)
@@ -189,10 +199,10 @@ def _writing(folder: str | Path) -> Iterator[Index]:
 
 def _change(index: Index, **entries: Any) -> Index:
     """Update entries of index.json; delete files it no longer names unless a reader has them open."""
-    top = index.manifest | entries
-    _replace(index.folder, top)
+    manifest = index.manifest | entries
+    _write_manifest(index.folder, manifest)
     index.close()
-    keep = {entry["name"] for entry in top["parts"]} | {top["graph"]}
+    keep = {entry["name"] for entry in manifest["parts"]} | {manifest["graph"]}
     with _alone(index.folder) as alone:
         for entry in index.folder.iterdir():
             unfinished = entry.name.startswith(".")  # left by a crash; no index has it open
@@ -215,5 +225,5 @@ def _alone(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _replace(folder: Path, top: dict[str, Any]) -> None:
-    write_file(folder / MANIFEST, json.dumps({**top, "format": FORMAT, "regard": __version__}).encode())
+def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    write_file(folder / MANIFEST, json.dumps({**manifest, "format": FORMAT, "regard": __version__}).encode())

@@ -13,7 +13,7 @@ from regard.files.progress import track
 from regard.pipelines.input import Column, Field, InvalidLines, Layout, Reader, Source, WholeLine
 
 TABLES = {"csv": "a comma-separated table", "tsv": "a tab-separated table"}
-PLACES = {"csv": Column(1, ",", quotes=True), "tsv": Column(1)}
+LAYOUTS = {"csv": Column(1, ",", quotes=True), "tsv": Column(1)}
 JSON = ("jsonl", "ndjson")
 
 
@@ -141,7 +141,7 @@ def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, La
         )
     header = not (text.isdigit() and (name is None or name.isdigit()))
     names = _header(path, kind) if header else []
-    make = lambda number: replace(PLACES[kind], number=number)  # noqa: E731
+    make = lambda number: replace(LAYOUTS[kind], number=number)  # noqa: E731
     return (
         make(_column_number(path, text, names, "--text")),
         None if name is None else make(_column_number(path, name, names, "--id")),
@@ -151,7 +151,7 @@ def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, La
 
 def _header(path: Path, kind: str) -> list[str]:
     first = next((line for block in lines(path) for line in block), "")
-    return [cell.strip() for cell in PLACES[kind].cells(first)]
+    return [cell.strip() for cell in LAYOUTS[kind].cells(first)]
 
 
 def _column_number(path: Path, column: str, header: list[str], option: str) -> int:

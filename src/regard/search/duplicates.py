@@ -12,9 +12,8 @@ from regard.files.progress import track
 from regard.search.hnsw import Graph
 
 BLOCK = 1024
-MIN_GRAPH_SIZE = (
-    50_000  # use HNSW from this many texts on; comparing all pairs of them takes one core about 20 s
-)
+# From this many texts on HNSW is used; comparing all pairs of them takes one core about 20 s.
+MIN_GRAPH_SIZE = 50_000
 NEIGHBOURS = 32  # per text, when HNSW is used
 
 

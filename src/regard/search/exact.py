@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1 << 14  # vectors compared at a time
-QUERIES = 256
+QUERIES = 256  # queries compared at a time
 
 Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -27,8 +27,8 @@ def nearest(
         np.full((len(queries), k), -1, np.int64),
         np.full((len(queries), k), -np.inf, np.float32),
     )
-    for at in range(0, len(queries), QUERIES):
-        rows = slice(at, at + QUERIES)
+    for query in range(0, len(queries), QUERIES):
+        rows = slice(query, query + QUERIES)
         for first, vectors in segments:
             for start in range(0, len(vectors), BLOCK):
                 block = np.asarray(vectors[start : start + BLOCK])

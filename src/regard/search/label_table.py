@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text_files import lines
+from regard.data.text_files import is_unreadable, lines
 from regard.errors import DataError
 
 COLUMNS = ("label", "suggested", "confidence", "reviewed", "id", "text")
@@ -49,7 +49,7 @@ def read_table(path: Path) -> list[Row]:
     for block in lines(path):
         for line in block:
             number += 1
-            if line[:1] == "\udcff":
+            if is_unreadable(line):
                 raise DataError(f"line {number} of {path} is not UTF-8, or far too long; fix it")
             cells = line.split("\t")
             if not header:

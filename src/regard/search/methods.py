@@ -69,24 +69,20 @@ METHODS = ("hybrid", "vectors", "bm25")
 
 
 def make_method(by: str, model: Any = None, *, exact: bool = False) -> SearchMethod:
-    """The way of a name; all but bm25 need the model that made the index."""
+    """Return the search method of this name; all but bm25 need the model of the index."""
     if by not in METHODS:
         raise OptionError(f"the search method must be one of {', '.join(METHODS)}, got {by!r}")
+    if by == "bm25":
+        return Bm25Search()
     vectors = VectorSearch(model, exact)
-    return (
-        Bm25Search()
-        if by == "bm25"
-        else vectors
-        if by == "vectors"
-        else HybridSearch((vectors, Bm25Search()))
-    )
+    return vectors if by == "vectors" else HybridSearch((vectors, Bm25Search()))
 
 
 def as_record(index: Index, query: str, hits: Sequence[Hit]) -> dict[str, Any]:
-    """A question and the documents that were found, ready for JSON."""
+    """A query and the documents of its hits, ready for JSON."""
     return {
         "query": query,
-        "found": [{**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits],
+        "documents": [{**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits],
     }
 
 

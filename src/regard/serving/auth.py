@@ -68,8 +68,7 @@ class Authentication:
         self._loopback = is_loopback(host)
 
     def check(self, host: str, authorization: str | None, *, public: bool = False) -> bool:
-        """Return whether the client is authenticated; otherwise raise RequestError unless the path is
-        public."""
+        """Return True if the client is authenticated; if not, raise RequestError unless `public`."""
         if self._loopback and not is_loopback(_name(host)):
             raise RequestError(
                 421, "this server answers to localhost only; use http://localhost with its port"

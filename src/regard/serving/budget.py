@@ -13,10 +13,8 @@ from regard.serving.request_limits import RequestLimits
 class Budget:
     """Sum the cost of one request's texts; raise RequestError above the limits.
 
-    The number of rows is the beam size, or the number of samples, times (1 + required tokens), since
-    constrained
-    search has one beam per number of required tokens so far. It also tries every required token at every
-    step.
+    The number of rows is the beam size, or the number of samples, times (1 + required tokens): constrained
+    search has one beam for each number of required tokens. It also tries every required token at every step.
     """
 
     def __init__(self, limits: RequestLimits, strategy: Strategy) -> None:
@@ -29,9 +27,8 @@ class Budget:
         if task.max_length > most:
             raise RequestError(
                 422,
-                f"the answer to {name} may have {task.max_length:,} tokens (prefix and required words "
-                f"counted) and at most {most:,} are "
-                "written; shorten the text, or set max_length",
+                f"the answer to {name} may have {task.max_length:,} tokens, prefix and required words "
+                f"included, and at most {most:,} are generated; shorten the text, or set max_length",
             )
         tries = 1 + len({token for phrase in task.required for token in phrase})
         self.work += self.strategy.max_rows(task) * task.max_length * tries * passes
@@ -54,8 +51,7 @@ def check_tokens(name: str, count: int, limits: RequestLimits) -> None:
 
 
 def encoded_constraints(constraints: Constraints, tokenizer: Any, limits: RequestLimits) -> TokenConstraints:
-    """Return the encoded constraints of a request; forbidden tokens are limited, as every step compares
-    them."""
+    """Return the encoded constraints of a request; forbidden tokens are limited: every step compares them."""
     encoded = constraints.encode(tokenizer, 1)
     count = sum(map(len, encoded.forbidden))
     if count > limits.tokens:

@@ -53,10 +53,10 @@ class Connection(H11Protocol):
     @property
     def idle(self) -> bool:
         """True if no request is being read or answered, and all responses are sent."""
-        return self._between and not self.transport.get_write_buffer_size()
+        return self._between_requests and not self.transport.get_write_buffer_size()
 
     @property
-    def _between(self) -> bool:
+    def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,7 +72,7 @@ class Connection(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
-        if not self._between:
+        if not self._between_requests:
             self._stop_timer()
 
     def on_response_complete(self) -> None:
@@ -103,7 +103,7 @@ class Connection(H11Protocol):
         elif unread:
             self._start_timer()
             self._unread = unread
-        elif self._between and not self.transport.is_closing():
+        elif self._between_requests and not self.transport.is_closing():
             if self.conn.our_state is h11.IDLE:
                 self.conn.send(h11.ConnectionClosed())
             self.transport.close()

@@ -210,16 +210,16 @@ class GenerationService(Service):
             target = [*self.model.target_tokenizer.encode(options.target), EOS]
             return [
                 None
-                if over()
+                if is_cancelled()
                 else self.attention.answer(
                     options.target, None, self._source_tokens(text, options), target, options.kinds
                 )
-                for text, over in zip(texts, cancelled, strict=True)
+                for text, is_cancelled in zip(texts, cancelled, strict=True)
             ]
         translations = self._search(options, texts, [True] * len(texts), cancelled)
         return [
-            None if over() else self._attention_of_best(translation, options)
-            for translation, over in zip(translations, cancelled, strict=True)
+            None if is_cancelled() else self._attention_of_best(translation, options)
+            for translation, is_cancelled in zip(translations, cancelled, strict=True)
         ]
 
     def _attention_of_best(self, translation: Translation, options: AttentionRequest) -> dict[str, Any]:
@@ -234,8 +234,10 @@ class GenerationService(Service):
         self, options: SelfAttentionRequest, texts: list[str], cancelled: Cancelled
     ) -> list[Any]:
         return [
-            None if over() else self.attention.answer(text, None, None, self._tokens(text), ("decoder",))
-            for text, over in zip(texts, cancelled, strict=True)
+            None
+            if is_cancelled()
+            else self.attention.answer(text, None, None, self._tokens(text), ("decoder",))
+            for text, is_cancelled in zip(texts, cancelled, strict=True)
         ]
 
     # Streams

@@ -19,8 +19,7 @@ SAFE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"
 
 @dataclass
 class RequestError(Exception):
-    """A request that is refused: HTTP status, one sentence with the reason and the fix, and response
-    headers."""
+    """A refused request: HTTP status, one sentence with the reason and the fix, and response headers."""
 
     status: int
     message: str

@@ -13,8 +13,7 @@ MAX_KEYS = 1000  # distinct messages that are counted
 
 
 class Log:
-    """Prints messages with the same key at most once in `interval` seconds, with the number of
-    repetitions."""
+    """Prints messages with the same key at most once in `interval` seconds, and counts repetitions."""
 
     def __init__(self, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval, self._clock = interval, clock

@@ -61,7 +61,7 @@ class Application:
                 _log(scope, status, seconds)
 
     def _check(self, scope: Message) -> None:
-        """Raise RequestError for strangers, while shutting down, and above the number of requests."""
+        """Raise RequestError without authentication, while shutting down, and above the limit of requests."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         scope["regard.known"] = self.authentication.check(
             headers.get(b"host", ""),

@@ -1,8 +1,7 @@
 """Dynamic batching: texts of concurrent requests with equal options share a batch.
 
 A free worker takes what is waiting at once. While it computes, more texts arrive, so batches grow with the
-load.
-The answer to a text does not depend on its batch.
+load. The answer to a text does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PendingRequest:
         self._missing, self._lock = count, threading.Lock()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if answered, cancelled or past its deadline. The search checks it at every step."""
         return self.future.done() or time.monotonic() >= self.deadline
 
@@ -153,8 +152,10 @@ class Batcher:
             request.fail(error)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Refuse new texts, finish those that wait, and return True if all workers ended within `timeout`
-        seconds each."""
+        """Refuse new texts and finish those that wait.
+
+        Returns True if all workers ended within `timeout` seconds each.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -168,8 +169,7 @@ class Batcher:
             self._compute(batch)
 
     def _collect(self) -> list[PendingText]:
-        """Return the next batch: texts of one group, oldest first, up to `batch_tokens`; empty when
-        closed."""
+        """Return the next batch: the oldest texts of one group, up to `batch_tokens`; empty when closed."""
         while (group := self._next_group()) is not None:
             batch: list[PendingText] = []
             tokens = 0
@@ -202,7 +202,7 @@ class Batcher:
                 self._waiting -= 1
                 if not parts:
                     del self._groups[group]
-                if not part.request.over:
+                if not part.request.is_over:
                     return part
             return None
 
@@ -210,7 +210,7 @@ class Batcher:
         texts = [part.text for part in batch]
         begin = time.perf_counter()
         try:
-            answers = self._work(batch[0].options, texts, [_over(part.request) for part in batch])
+            answers = self._work(batch[0].options, texts, [_is_over(part.request) for part in batch])
             if len(answers) != len(texts):
                 raise AssertionError(f"{len(answers)} answers to {len(texts)} texts")
         except BaseException as error:
@@ -218,7 +218,7 @@ class Batcher:
                 batch[0].request.fail(error)
             else:  # compute each alone: an error is for its own request only
                 for part in batch:
-                    if not part.request.over:
+                    if not part.request.is_over:
                         self._compute([part])
             return
         self._metrics.batch_texts.observe(len(texts))
@@ -227,5 +227,5 @@ class Batcher:
             part.request.set_answer(part.index, answer)
 
 
-def _over(request: PendingRequest) -> Callable[[], bool]:
-    return lambda: request.over
+def _is_over(request: PendingRequest) -> Callable[[], bool]:
+    return lambda: request.is_over

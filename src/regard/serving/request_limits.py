@@ -33,6 +33,6 @@ class RequestLimits:
                 raise OptionError(f"the limit {field.name} must be more than 0, got {value}")
         if self.queue < self.texts:
             raise OptionError(
-                f"a queue of {self.queue} texts cannot hold one request of {self.texts}; make it larger or "
-                "that smaller"
+                f"a queue of {self.queue} texts cannot hold one request of {self.texts}; "
+                "raise the limit queue, or lower the limit texts"
             )

@@ -106,17 +106,17 @@ class Document(BaseModel):
     )
 
 
-class Found(BaseModel):
+class QueryResult(BaseModel):
     """The documents for a query, best first."""
 
     query: str
-    found: list[Document]
+    documents: list[Document]
 
 
 class Results(BaseModel):
     """One per query, in order."""
 
-    results: list[Found]
+    results: list[QueryResult]
 
 
 class Matrix(BaseModel):

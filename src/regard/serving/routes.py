@@ -156,8 +156,10 @@ def _add_attention(app: FastAPI, service: GenerationService) -> None:
 
 
 def _describe(body: type[Body], response: type[Any], *, streams: bool = False) -> dict[str, Any]:
-    """Return a route's part of /openapi.json; `parse` reads bodies, as its errors are clearer than
-    FastAPI's."""
+    """Return the description of a route in /openapi.json.
+
+    FastAPI does not parse the bodies: the errors of `parse` are clearer.
+    """
     events = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if streams else {}
     problems = {status: {"model": responses.Problem} for status in (401, 413, 415, 422, 429, 500, 503)}
     content = {"application/json": {"schema": json_schema(body)}}

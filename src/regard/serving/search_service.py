@@ -33,8 +33,8 @@ class SearchService(TextService):
         super().__init__(model, name, limits, workers=workers)
 
     def answers(self, options: SearchIndex, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = make_method(options.by, self.model, exact=options.exact).search(
+        results = make_method(options.by, self.model, exact=options.exact).search(
             self.index, texts, options.count
         )
         self._count(texts)
-        return [as_record(self.index, text, hits) for text, hits in zip(texts, found, strict=True)]
+        return [as_record(self.index, text, hits) for text, hits in zip(texts, results, strict=True)]

@@ -27,12 +27,12 @@ CANCEL_SECONDS = 5.0  # for responses to be sent and workers to end, once reques
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket bound to this address, not yet listening; raise OptionError if that fails."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise OptionError(
             f"--host {host} is not an address of this machine; give one such as 127.0.0.1"
         ) from None
-    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # also right after another server has ended
     try:
@@ -65,8 +65,7 @@ def address(sock: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn with a shutdown in three steps: refuse new requests, finish within the grace time, cancel the
-    rest."""
+    """Uvicorn whose shutdown refuses new requests, waits for the accepted ones, and cancels the rest."""
 
     def __init__(
         self,

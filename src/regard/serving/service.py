@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from fastapi import FastAPI
 
+from regard.data.encoding_workers import cores
 from regard.serving.http_errors import shutting_down
 from regard.serving.metrics import Metrics
 from regard.serving.request_batching import Batcher
@@ -61,8 +61,7 @@ class Service(ABC):
 
     @abstractmethod
     def warm_up(self) -> None:
-        """Answer one text before the first request: compiles what is compiled lazily, and finds errors
-        early."""
+        """Answer one text before the first request, which compiles kernels and finds errors early."""
 
     @abstractmethod
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -84,8 +83,3 @@ class Service(ABC):
     def _work(self, options: Body, texts: list[str], cancelled: Cancelled) -> list[str]:
         """Return the answers as JSON, serialised in the worker to keep the event loop free."""
         return [json.dumps(answer, ensure_ascii=False) for answer in self.answers(options, texts, cancelled)]
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,7 +12,7 @@ from regard.models.tagger import Tagger
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
-from regard.pipelines.tag_file import Json, TagJob, TagOptions
+from regard.pipelines.tag_file import JsonFormat, TagJob, TagOptions
 from regard.serving.budget import check_tokens
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
@@ -76,7 +76,7 @@ class TagService(TextService):
         settings = TagOptions(
             spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens
         )
-        tagged = TagJob(self.model, settings, Json()).results(
+        tagged = TagJob(self.model, settings, JsonFormat()).results(
             Chunk(0, [Row(text, text) for text in texts], "")
         )
         self._count(texts)

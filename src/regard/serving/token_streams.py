@@ -37,8 +37,7 @@ class StreamPool:
 
 
 class TokenStream:
-    """The pieces of one text, in order. It ends with the text, an error, a timeout, or when the client
-    leaves."""
+    """The pieces of one text, in order, until its end, an error, a timeout, or until the client leaves."""
 
     def __init__(self, pool: StreamPool, generate: Callable[[Callable[[], bool]], Iterator[str]]) -> None:
         self._pool, self._generate = pool, generate

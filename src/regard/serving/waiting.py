@@ -58,8 +58,7 @@ async def answer(request: Request, service: Service, options: Body, texts: list[
 async def check_cost(
     request: Request, service: Service, options: Body, texts: list[str], until: float
 ) -> None:
-    """Raise RequestError if the request costs too much. Tokenizes in a thread, so the event loop stays
-    free."""
+    """Raise RequestError if the request costs too much. Tokenizes in a thread to keep the event loop free."""
     stop = threading.Event()
     check = asyncio.to_thread(service.check, options, texts, stop.is_set)
     try:

@@ -69,7 +69,7 @@ class Tag(TextTask):
         return {"characters": None, "subwords": tokenizer != "word"}
 
     def pretrained_tokenizers(self, tokenizer: Any) -> tuple[Any, Any]:
-        return tokenizer if tokenizer.kind == "word" else SubwordTokenizer.over(tokenizer), None
+        return tokenizer if tokenizer.kind == "word" else SubwordTokenizer.from_tokenizer(tokenizer), None
 
     def count_targets(self, batch: Batch) -> int:
         return int(batch.target_lengths.sum()) - len(batch)  # without EOS

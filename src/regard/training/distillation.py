@@ -34,6 +34,7 @@ from regard.data.distilled_rows import (
 from regard.data.prepare import Hashes, Report, usable
 from regard.data.prepared_cache import hold
 from regard.data.readers import Rows
+from regard.data.text_files import is_unreadable
 from regard.data.tokenizer import split_language
 from regard.decoding.beam import Beam
 from regard.decoding.limits import Limits
@@ -95,7 +96,7 @@ def write_distilled(recipe: Recipe, path: Path, device: torch.device, display: D
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for block in rows.blocks():
             for pair in zip(*block, strict=True):
-                if all(text.strip() and text[0] != "\udcff" for text in pair):
+                if all(text.strip() and not is_unreadable(text) for text in pair):
                     file.write("\t".join(" ".join(re.split(r"[\t\r\n]+", text)) for text in pair) + "\n")
                     written += 1
     return written

@@ -18,6 +18,7 @@ from torch import nn
 from regard.data import corpora
 from regard.data.batch import Batch
 from regard.data.datasets import load_corpus, split_rows
+from regard.data.text_files import is_unreadable
 from regard.data.tokenizer import SPECIALS
 from regard.files.progress import track
 from regard.models.build import build
@@ -324,7 +325,7 @@ def _count_split(recipe: Recipe, split: str) -> int:
 def _first_row(recipe: Recipe) -> tuple[str, ...]:
     """The first readable training row."""
     rows = split_rows(recipe.data, "train", get_task(recipe.task).row_format)
-    return next((row for row in rows if all(text.strip() and text[0] != "\udcff" for text in row)), ())
+    return next((row for row in rows if all(text.strip() and not is_unreadable(text) for text in row)), ())
 
 
 def _describe_data(recipe: Recipe) -> str:

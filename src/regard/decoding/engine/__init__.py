@@ -1,6 +1,4 @@
-"""The engine: a standard Transformer computed by native code, in float32, bfloat16 or int8, offered to the
-one search.
-"""
+"""Engines: faster decoders for standard Transformers, in float32, bfloat16 or int8, for the same search."""
 
 from regard.decoding.engine.cpp_engine import Engine, fast, why_not
 

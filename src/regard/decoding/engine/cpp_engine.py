@@ -337,9 +337,7 @@ class Engine:
                 self._library.engine_positions(self._native, *pointers)
 
     def _use_second_core(self) -> None:
-        """Let a second thread compute half of each product if torch may use one; parallel workers have one
-        thread.
-        """
+        """Let a second thread compute half of each product if torch may use two; a worker uses one."""
         self._library.engine_use_helper(int(torch.get_num_threads() > 1))
 
     @torch.inference_mode()

@@ -36,7 +36,7 @@ def associate(prepared: Prepared, source: Any, target: Any, best: int = 60, freq
     blocks = [(start, min(start + width, sizes[1])) for start in range(0, sizes[1], width)]
     scores, tokens = np.zeros((sizes[0], best), np.float32), np.full((sizes[0], best), EOS, np.int32)
     with track(prepared.rows * (1 + 2 * len(blocks)), "learning the shortlist", "rows") as bar:
-        frequencies, totals = _first(prepared, sizes, bar)
+        frequencies, totals = _first_iteration(prepared, sizes, bar)
         top = np.argsort(-frequencies, kind="stable")[:frequent]
         top = top[frequencies[top] > 0]
         always_allowed = np.union1d(top, [UNK, EOS])  # allowed for every sentence, so not listed
@@ -90,7 +90,9 @@ def chunks(prepared: Prepared) -> Iterator[Chunk]:
         start = stop
 
 
-def _first(prepared: Prepared, sizes: tuple[int, int], bar: Any) -> tuple[TokenIds, NDArray[np.float32]]:
+def _first_iteration(
+    prepared: Prepared, sizes: tuple[int, int], bar: Any
+) -> tuple[TokenIds, NDArray[np.float32]]:
     """Return the frequency of each target token, and Σ_f c₁(e, f) of each source token."""
     frequencies, totals = np.zeros(sizes[1], np.int64), np.zeros(sizes[0])
     for chunk in chunks(prepared):

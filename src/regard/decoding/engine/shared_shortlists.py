@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-SIZE = 8  # sentences per matrix: more share its load, and compute more columns of the others
+# Sentences per matrix. More of them load it less often, but a row computes more columns of others.
+SIZE = 8
 
 
 class SharedShortlists:
@@ -28,8 +29,11 @@ class SharedShortlists:
 
     @classmethod
     def of(cls, allowed: list[Any], choose: Callable[[Any], Any]) -> SharedShortlists:
-        """Group neighbouring sentences. `allowed` are the tokens of each, sorted; `choose` makes a matrix of
-        some.
+        """Group neighbouring sentences.
+
+        Args:
+            allowed: the sorted tokens of each sentence.
+            choose: makes the weight matrix of some tokens, an object with an `address`.
         """
         rows, referenced = np.zeros((len(allowed), 4), np.int64), {}
         for start in range(0, len(allowed), SIZE):

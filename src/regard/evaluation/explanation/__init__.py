@@ -1,1 +1,1 @@
-"""Is attention explanation? The tests of the literature as numbers: `faithfulness` runs them."""
+"""Is attention explanation? Measures from the literature; `faithfulness` computes them."""

@@ -103,13 +103,13 @@ def _under(probe: Probe, weights: Tensor) -> Tensor:
 
 def _divergence(probe: Probe, weights: dict[str, Tensor]) -> Tensor:
     """Mean divergence of weights (rows, heads, queries, keys) from the model's, (rows,)."""
-    each = [jensen_shannon(w, probe.weights[name]).mean((1, 2)) for name, w in weights.items()]
-    return torch.stack(each).mean(0)
+    divergences = [jensen_shannon(w, probe.weights[name]).mean((1, 2)) for name, w in weights.items()]
+    return torch.stack(divergences).mean(0)
 
 
 def _start(probe: Probe, name: str, starts: int, tokens: list[int]) -> Tensor:
     """Logits (starts, heads, rows, keys): the model's weights, permutations of them, and single tokens."""
-    own, draw = probe.weights[name].clamp(min=1e-6).log(), probe.generator(f"adversary {name}")
+    own, rng = probe.weights[name].clamp(min=1e-6).log(), probe.generator(f"adversary {name}")
     keys = own.shape[-1]
     logits = [own]
     for token in tokens[: starts // 2]:
@@ -117,9 +117,9 @@ def _start(probe: Probe, name: str, starts: int, tokens: list[int]) -> Tensor:
         single[..., probe.given.keys[token]] = 4.0
         logits.append(single)
     while len(logits) < starts:
-        logits.append(own[..., torch.randperm(keys, generator=draw).to(own.device)])
+        logits.append(own[..., torch.randperm(keys, generator=rng).to(own.device)])
     # The divergence has no slope at the model's own weights.
-    noise = torch.randn((starts, *own.shape), generator=draw, dtype=torch.float64)
+    noise = torch.randn((starts, *own.shape), generator=rng, dtype=torch.float64)
     return torch.stack(logits[:starts]) + 0.1 * noise.to(own.device)
 
 
@@ -135,5 +135,5 @@ def _better(
     row = int(allowed.argmax())
     if float(allowed[row]) <= best.divergence:
         return best
-    found = {name: w[row].detach().clone() for name, w in weights.items()}
-    return AdversarialAttention(float(allowed[row]), float(change[row].detach()), found)
+    best_weights = {name: w[row].detach().clone() for name, w in weights.items()}
+    return AdversarialAttention(float(allowed[row]), float(change[row].detach()), best_weights)

@@ -23,7 +23,7 @@ def gradient_times_input(probe: Probe) -> Tensor:
     """|x · ∂p/∂x| of each token vector x, for the predicted class, (features,).
 
     The explaining attention is held fixed, as in Jain & Wallace 2019 (section 4.1): the gradient then says
-    how the output depends on a token beside its influence on the weights.
+    how the output depends on a token apart from the influence of the token on the weights.
     """
     frozen = Mapped(lambda weights: weights.detach())
     with probe.edited(dict.fromkeys(probe.weights, frozen)):

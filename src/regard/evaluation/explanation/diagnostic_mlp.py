@@ -55,7 +55,7 @@ class DiagnosticResult:
         return (
             "diagnostic perceptron:\n"
             f"    Without context, its accuracy is {means['model']:.3f} with the model's attention, "
-            f"{means['uniform']:.3f} with uniform ones, {means['learned']:.3f} with weights that it learns."
+            f"{means['uniform']:.3f} with uniform weights, {means['learned']:.3f} with weights it learns."
         )
 
 

@@ -67,8 +67,8 @@ class ExplainedModel:
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
-        """Encode a text; `draw` chooses the explained output where there are several."""
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
+        """Encode a text; `rng` chooses the explained output where there are several."""
         raise NotImplementedError
 
     def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class ExplainedClassifier(ExplainedModel):
 
     model: Classifier
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         tokenizer = self.model.source_tokenizer
         ids = require_tokens(tokenizer.encode(truncate(self.model, [text])[0])[:MAX_TOKENS], text)
         features = list(range(len(ids)))
@@ -160,7 +160,7 @@ class ExplainedTagger(ExplainedModel):
     model: Tagger
     deletes = False
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         model = self.model
         words = [one_word(word.text) for word in word_splitter(model)(text)][: self._max_words()]
         line = next(model._parts(words)) if words else ""
@@ -172,7 +172,7 @@ class ExplainedTagger(ExplainedModel):
         if model.subwords:
             first = model._first_tokens(tokens)[0].nonzero().flatten().tolist()
             pieces = model.source_tokenizer.tokens(ids[:-1])
-        output = self._draw_word(tensor.to(model.device), lengths, len(first), draw)
+        output = self._draw_word(tensor.to(model.device), lengths, len(first), rng)
         offset, features = int(model.subwords and model.prepend_bos), list(range(len(pieces)))
         keys = [at + offset for at in features]
         return ExplainedInput(ids, pieces, features, keys, row=first[output] + offset, output=output)
@@ -191,17 +191,17 @@ class ExplainedTagger(ExplainedModel):
         return min(MAX_TOKENS, max_positions(self.model.encoder) or MAX_TOKENS)
 
     @torch.no_grad()
-    def _draw_word(self, ids: Tensor, lengths: Tensor, words: int, draw: torch.Generator) -> int:
+    def _draw_word(self, ids: Tensor, lengths: Tensor, words: int, rng: torch.Generator) -> int:
         tags = self._tag_scores(ids, lengths)[0, :words].argmax(-1).tolist()
         entities = [at for at, tag in enumerate(tags) if self.model.tags[tag] != "O"] or list(range(words))
-        return entities[int(torch.randint(len(entities), (), generator=draw))]
+        return entities[int(torch.randint(len(entities), (), generator=rng))]
 
 
 @EXPLAINED.add("translator")
 class ExplainedTranslator(ExplainedModel):
     """One token of the greedy translation, given those before: by its cross-attention in the last layer."""
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         model = self.model
         most = (max_positions(model.encoder) or MAX_TOKENS) - 1
         ids = require_tokens(model.source_tokenizer.encode(text)[:most], text)
@@ -209,7 +209,7 @@ class ExplainedTranslator(ExplainedModel):
         output = model.target_tokenizer.encode(
             translate(text, model, beam=1, limits=Limits(max_length=MAX_TARGET))
         )
-        step = int(torch.randint(len(output) + 1, (), generator=draw))  # one more: the end of the sentence
+        step = int(torch.randint(len(output) + 1, (), generator=rng))  # one more: the end of the sentence
         features = list(range(len(ids)))
         return ExplainedInput([*ids, EOS], tokens, features, features, row=-1, prefix=[BOS, *output[:step]])
 
@@ -231,7 +231,7 @@ class ExplainedTranslator(ExplainedModel):
 class ExplainedLanguageModel(ExplainedModel):
     """The token after a text: by the last row of the last self-attention."""
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         most = (max_positions(self.model.decoder) or MAX_TOKENS) - 1
         ids = require_tokens(self.model.target_tokenizer.encode(text)[-most:], text)
         tokens = self.model.target_tokenizer.tokens(ids)
@@ -276,17 +276,17 @@ class ExplainedTransformers(ExplainedModel):
         self.translates = bool(getattr(model.config, "is_encoder_decoder", False)) and "Conditional" in name
         self.deletes = not self.by_token
 
-    def read(self, text: str, draw: torch.Generator) -> ExplainedInput:
+    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         most = min(getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS, MAX_TOKENS)
         ids = list(self.tokenizer(text, truncation=True, max_length=most)["input_ids"])
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         features = [at for at, token in enumerate(ids) if token not in special]
-        found = require_tokens([ids[at] for at in features], text)
-        tokens = [str(token) for token in self.tokenizer.convert_ids_to_tokens(found)]
+        feature_ids = require_tokens([ids[at] for at in features], text)
+        tokens = [str(token) for token in self.tokenizer.convert_ids_to_tokens(feature_ids)]
         if self.translates:
-            prefix = self._draw_prefix(ids, draw)
+            prefix = self._draw_prefix(ids, rng)
             return ExplainedInput(ids, tokens, features, features, row=-1, prefix=prefix)
-        row = features[int(torch.randint(len(features), (), generator=draw))] if self.by_token else None
+        row = features[int(torch.randint(len(features), (), generator=rng))] if self.by_token else None
         return ExplainedInput(ids, tokens, features, features, row=row)
 
     def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
@@ -341,12 +341,12 @@ class ExplainedTransformers(ExplainedModel):
         return -1 if is_causal else 0
 
     @torch.no_grad()
-    def _draw_prefix(self, ids: list[int], draw: torch.Generator) -> list[int]:
+    def _draw_prefix(self, ids: list[int], rng: torch.Generator) -> list[int]:
         source = torch.tensor([ids], device=next(self.model.parameters()).device)
         output = self.model.generate(source, max_new_tokens=MAX_TARGET, num_beams=1, do_sample=False)[
             0
         ].tolist()
-        return output[: 1 + int(torch.randint(max(1, len(output) - 1), (), generator=draw))]
+        return output[: 1 + int(torch.randint(max(1, len(output) - 1), (), generator=rng))]
 
 
 def explained_model(model: Any, tokenizer: Any = None) -> ExplainedModel:

@@ -21,7 +21,7 @@ Labelled = tuple[Sequence[str], Sequence[str]]  # texts and their labels
 
 @dataclass(frozen=True)
 class Inputs:
-    """A model, with its tokenizer if it is of Hugging Face, and where its texts are."""
+    """A model and its texts; `tokenizer` is set for a Hugging Face model only."""
 
     model: Any
     tokenizer: Any = None

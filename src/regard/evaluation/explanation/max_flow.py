@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-SMALL = 1e-12  # a smaller capacity is 0: rounding of what is left
+SMALL = 1e-12  # a smaller capacity is a rounding error and counts as 0
 
 
 class FlowNetwork:

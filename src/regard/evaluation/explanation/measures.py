@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: what it is called, what it says, and what it can be.
+    """A metric of faithfulness, as tables and reports show it.
 
     Attributes:
         title: the name in tables.
@@ -178,11 +178,12 @@ FIGURES["adversarial_change"] = Figure(
 @MEASURES.add("adversary")
 def adversary(probe: Probe, options: MeasureOptions) -> Measured:
     """The most different attention with nearly the same output (Jain & Wallace 2019, section 4.2.2)."""
-    found = adversarial_attention(probe, tolerance=options.tolerance, steps=options.adversary_steps)
-    mean = torch.stack([w.mean((0, 1)) for w in found.weights.values()]).mean(0)
+    adversarial = adversarial_attention(probe, tolerance=options.tolerance, steps=options.adversary_steps)
+    mean = torch.stack([w.mean((0, 1)) for w in adversarial.weights.values()]).mean(0)
     scores = {"adversarial": mean[probe.given.keys].tolist()}
     return Measured(
-        {"adversarial_divergence": found.divergence, "adversarial_change": found.change}, scores=scores
+        {"adversarial_divergence": adversarial.divergence, "adversarial_change": adversarial.change},
+        scores=scores,
     )
 
 

@@ -51,7 +51,7 @@ class AtRow(Edit):
 
 
 class Probe:
-    """One text of a model, for measuring explanations of its output.
+    """One text and a model: its output, its attention, and the output after changes of either.
 
     Attributes:
         tokens: the text of each feature.
@@ -74,7 +74,7 @@ class Probe:
         given: ExplainedInput | None = None,
     ) -> None:
         self.explained, self.text = explained, text
-        # A text has the same figures in any company.
+        # The figures of a text do not depend on the other texts.
         self.seed = zlib.crc32(f"{seed} {text}".encode("utf-8", "surrogatepass")) >> 1
         self._cache: dict[str, Tensor] = {}
         with evaluation_mode(explained.model):

@@ -92,8 +92,8 @@ def _row(name: str, mean: Mean) -> str:
 
 
 def _values(result: FaithfulnessResult, name: str) -> list[float]:
-    found = [example.figures.get(name, math.nan) for example in result.examples]
-    return [value for value in found if not math.isnan(value)]
+    values = [example.figures.get(name, math.nan) for example in result.examples]
+    return [value for value in values if not math.isnan(value)]
 
 
 def _plots(result: FaithfulnessResult) -> list[str]:

@@ -20,8 +20,9 @@ from regard.decoding.engine.layout import Unsupported
 
 
 def on_cuda(model: Any, precision: str = "auto") -> Any:
-    """Return the engine of a model on a GPU; the model itself if unsupported. auto is the dtype of the
-    weights.
+    """Return the engine of a model on a GPU; the model itself if unsupported.
+
+    The precision "auto" is the dtype of the weights.
     """
     if precision not in ("auto", *PRECISIONS):
         print(

@@ -56,12 +56,12 @@ def beam_step(engine: CudaEngine, buffers: Buffers, length: int, k: int, end: in
 
 
 def update_rows(
-    buffers: Buffers, length: int, score: Tensor, token: Tensor, row: Tensor, any_on: Tensor
+    buffers: Buffers, length: int, score: Tensor, token: Tensor, row: Tensor, any_continued: Tensor
 ) -> None:
     """Replace the rows by the chosen ones; finished sentences keep their result."""
     buffers.last.copy_(torch.where(buffers.done[:, None], buffers.last, score))
     buffers.done.logical_or_(
-        (buffers.ended >= buffers.size.width) | (buffers.position + 1 >= buffers.limit) | ~any_on
+        (buffers.ended >= buffers.size.width) | (buffers.position + 1 >= buffers.limit) | ~any_continued
     )
     buffers.score.copy_(score.masked_fill(buffers.done[:, None], -torch.inf))
     buffers.tokens.copy_(token)
@@ -125,16 +125,16 @@ class Backpointers:
     """The tokens and backpointers of a search, copied from the GPU, from which hypotheses are read."""
 
     def __init__(self, tasks: list[SearchTask], beam: Beam, longest: int) -> None:
-        self.tasks, self.beam, self.known = tasks, beam, 0
+        self.tasks, self.beam, self.fetched = tasks, beam, 0
         self.history = np.zeros((longest, len(tasks), beam.size), np.int32)
         self.parents = np.zeros_like(self.history)
 
     def fetch(self, buffers: Buffers, ids: Any, start: int, step: int) -> None:
         """Copy the steps since the last call, up to `step`, of the sentences in the buffers."""
-        steps = slice(start + self.known, start + step)
-        self.history[self.known : step, ids] = buffers.history[steps, : len(ids)].cpu().numpy()
-        self.parents[self.known : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
-        self.known = step
+        steps = slice(start + self.fetched, start + step)
+        self.history[self.fetched : step, ids] = buffers.history[steps, : len(ids)].cpu().numpy()
+        self.parents[self.fetched : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
+        self.fetched = step
 
     def finish(self, buffers: Buffers, ids: Any, done: Any, start: int) -> None:
         """Store the hypotheses of finished sentences: those that ended, and those that the length limit cut
