@@ -98,7 +98,7 @@ def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
         tab.locator(".thumb").count() == 10
     )  # two heads × (one encoder layer, two of the decoder, two of cross-attention)
     tab.get_by_role("button", name="encoder layer 1 head 2").click()
-    until(tab, "document.querySelectorAll('h2')[1].textContent.startsWith('Encoder')")
+    until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     assert tab.locator(".lines button.word").count() == 7
     tab.get_by_role("button", name="decoder", exact=True).click()
     assert tab.locator(".thumb").count() == 4
@@ -107,7 +107,7 @@ def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
     tab.locator(".thumb").first.focus()
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")
-    until(tab, "document.querySelectorAll('h2')[1].textContent.endsWith('layer 1, head 2')")
+    until(tab, "document.getElementById('head-title').textContent.endsWith('layer 1, head 2')")
 
 
 def test_changed_attention_changes_the_translation_side_by_side(tab, model, address):

@@ -65,7 +65,8 @@ def test_a_marian_folder_has_an_alignment(tab, tmp_path):
         tab.goto(f"http://127.0.0.1:{client.port}/explore/")
         type_text(tab, "The man is eating food.")
         tab.wait_for_selector(".lines button.word")
-        assert tab.locator("[role=tab]").all_inner_texts() == ["Alignment", "Heads", "What if", "Mechanism"]
+        tabs = tab.locator("[role=tab]").all_inner_texts()
+        assert tabs == ["Alignment", "Heads", "What if", "Compare", "Mechanism"]
         source = tab.locator(".lines span.word").all_inner_texts()
         assert source == ["The", "man", "is", "eating", "food.", "end"]
         assert " attends to " in tab.inner_text(".reading")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import threading
 
     from regard.explorer.explored_model import ExploredModel
+    from regard.explorer.gold_links import GoldPair
     from regard.serving.service import Service
 
 
@@ -30,6 +31,14 @@ def command(
             "--hf",
             metavar="FOLDER",
             help="A Hugging Face folder instead, or minilm for the installed example.",
+        ),
+    ] = None,
+    gold: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Gold links to draw over the alignment: lines with source, translation and links, "
+            "separated by tabs.",
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8600,
@@ -62,7 +71,8 @@ def command(
 
     sock = server.bind("127.0.0.1", port)  # before loading: a taken port is reported at once
     service = _service(model, hf)
-    service.extensions.append(Explorer(service, others=_others(other, service)).add_routes)
+    explorer = Explorer(service, others=_others(other, service), gold=_gold(gold))
+    service.extensions.append(explorer.add_routes)
     name = service.name
     address = f"{server.address(sock)}/explore/"
 
@@ -112,6 +122,15 @@ def _others(folder: Path | None, service: Service) -> list[ExploredModel]:
     loaded = load(folder)
     name = loaded.card.get("name") or folder.resolve().name
     return [ExploredModel(loaded, f"{name} (second)" if name == service.name else name)]
+
+
+def _gold(file: Path | None) -> list[GoldPair]:
+    """Return the sentences of a gold file."""
+    if file is None:
+        return []
+    from regard.explorer.gold_links import read_gold_pairs
+
+    return read_gold_pairs(file)
 
 
 def open_browser(address: str) -> threading.Thread | None:

@@ -38,6 +38,12 @@ TITLES = {
     "cross": "cross-attention",
     "pooling": "attention pooling",
 }
+AXES = {  # what rows and columns are
+    "encoder": ("query", "key"),
+    "decoder": ("generates", "has read"),
+    "cross": ("target", "source"),
+    "pooling": ("query", "token"),
+}
 # Rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder.
 MAX_AREA = 1 << 16
 
@@ -146,8 +152,6 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
         if view is None and kind == "pooling":
             view = "text"
         rows, columns = self.pieces(names[0])
-        axes = {"encoder": ("query", "key"), "decoder": ("generates", "has read")}
-        axes |= {"cross": ("target", "source"), "pooling": ("query", "token")}
         return attention_picture(
             shown,
             view,
@@ -156,7 +160,7 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
             head=head,
             title=title or ("" if view == "text" else self._title(kind)),  # text shows its tokens anyway
             note=note,
-            axes=axes[kind],
+            axes=AXES[kind],
         )
 
     def _kind(self, kind: str | None) -> str:

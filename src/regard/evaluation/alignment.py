@@ -89,36 +89,40 @@ def read_gold(path: str | Path, *, base: int | None = None, flip: bool = False) 
     """
     if base not in (None, 0, 1):
         raise OptionError(f"base must be 0 or 1, the number of the first word, got {base!r}")
-    path = Path(path)
-    rows = [line.strip() for block in lines(path) for line in block]
+    rows = [line.strip() for block in lines(Path(path)) for line in block]
+    return parse_gold(rows, str(path), base=base, flip=flip)
+
+
+def parse_gold(rows: list[str], name: str, *, base: int | None = None, flip: bool = False) -> list[Gold]:
+    """Parse gold links in the formats of `read_gold`; `name` is what errors call them."""
     filled = [row for row in rows if row]
     if filled and all(_ROW.fullmatch(row) for row in filled):
-        sentences, start = _parse_links(path, filled), 1
+        sentences, start = _parse_links(name, filled), 1
     else:
-        sentences, start = _parse_sentences(path, rows), int(any("p" in row for row in rows))
+        sentences, start = _parse_sentences(name, rows), int(any("p" in row for row in rows))
     start = start if base is None else base
     if any(min(link) < start for sentence in sentences for link, _ in sentence):
-        raise DataError(f"{path} has a word number 0 although words are counted from 1; set base to 0")
+        raise DataError(f"{name} has a word number 0 although words are counted from 1; set base to 0")
     return [_gold(sentence, start, flip) for sentence in sentences]
 
 
 _Sentence = list[tuple[Link, bool]]  # (link as in the file, whether it is sure)
 
 
-def _parse_sentences(path: Path, rows: list[str]) -> list[_Sentence]:
+def _parse_sentences(name: str, rows: list[str]) -> list[_Sentence]:
     sentences: list[_Sentence] = []
     for number, row in enumerate(rows, 1):
         links = [(_LINK.fullmatch(part), part) for part in row.split()]
         for match, part in links:
             if match is None:
                 raise DataError(
-                    f"line {number} of {path} has {part[:40]!r} instead of a link such as 0-0 or 1?2"
+                    f"line {number} of {name} has {part[:40]!r} instead of a link such as 0-0 or 1?2"
                 )
         sentences.append([((int(m[1]), int(m[3])), m[2] == "-") for m, _ in links if m is not None])
     return sentences
 
 
-def _parse_links(path: Path, rows: list[str]) -> list[_Sentence]:
+def _parse_links(name: str, rows: list[str]) -> list[_Sentence]:
     sentences: list[_Sentence] = []
     for row in rows:
         match = _ROW.fullmatch(row)
@@ -126,7 +130,7 @@ def _parse_links(path: Path, rows: list[str]) -> list[_Sentence]:
         sentence = int(match[1])
         if not 1 <= sentence <= len(sentences) + 100_000:
             raise DataError(
-                f"{path} has a link of sentence {sentence}; sentences are counted from 1, so correct the file"
+                f"{name} has a link of sentence {sentence}; sentences are counted from 1, so correct the file"
             )
         sentences.extend([] for _ in range(sentence - len(sentences)))
         sentences[sentence - 1].append(((int(match[2]), int(match[3])), match[4] != "P"))

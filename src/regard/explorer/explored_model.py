@@ -21,7 +21,7 @@ from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
 from regard.explorer.run import Run, Side, float32
 from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
-from regard.explorer.text_search import SearchResult, search, search_tree
+from regard.explorer.text_search import SearchResult, force_target, search, search_tree
 from regard.explorer.trust import Cancelled, trust
 from regard.models.autoregressive import log_probabilities
 from regard.models.classifier import Classifier
@@ -89,12 +89,16 @@ class ExploredModel:
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
             "views": TASK_VIEWS.get(self.task, VIEWS),
+            "stages": True,
+            "forces": self.task == "translate",
         }
 
     def run(self, job: Job) -> Run:
         """Run one text; with a `base` run, also score both outputs with and without the edits."""
         if not job.text.strip():
             raise OptionError("there is no text; type some")
+        if job.target:
+            job = force_target(self.model, job)
         with self._lock:
             run = RUNNERS[type(self.model)](self.model, job)
             if job.base is not None:

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic import Field
 from regard.errors import OptionError, RegardError
 from regard.explorer.attention_changes import AttentionChange, as_edits
 from regard.explorer.explored_model import MAX_BEAM, ExploredModel
+from regard.explorer.gold_links import GoldPair
 from regard.explorer.page_service import Explored, PageService
 from regard.explorer.route_helpers import Result, binary, checked, number
 from regard.explorer.run import Run
@@ -53,6 +54,10 @@ class RunRequest(Body):
     prefix: tuple[int, ...] = Field(
         (), max_length=MAX_TOKENS, description="Token ids the output starts with."
     )
+    target: str = Field("", description="A translation that the output is forced to be.")
+    candidates: tuple[str, ...] = Field(
+        (), max_length=8, description="Words to score at the mask of a masked language model."
+    )
     model: int = Field(0, ge=0, lt=100, description="Index of the model.")
     changes: tuple[AttentionChange, ...] = Field((), max_length=50, description="Changes of attention.")
 
@@ -61,14 +66,21 @@ class Explorer:
     """The page and its runs; `add_routes` puts them into the application of a service."""
 
     def __init__(
-        self, service: Service, store: RunStore | None = None, others: Sequence[Explored] = ()
+        self,
+        service: Service,
+        store: RunStore | None = None,
+        others: Sequence[Explored] = (),
+        gold: Sequence[GoldPair] = (),
     ) -> None:
+        self.gold = gold
         self.service, self.store = service, RunStore() if store is None else store
         if isinstance(service, PageService):
             self.explored: Explored = service.explored
         else:
             self.explored = ExploredModel(service.model, service.name)
         self.models = [self.explored, *others]
+        if gold and self.explored.task != "translate":
+            raise OptionError(f"gold links are for translators, and {self.explored.name} is none")
         for other in others:
             if other.task != self.explored.task:
                 raise OptionError(
@@ -101,7 +113,17 @@ class Explorer:
         explored = self.model(body.model)
 
         def work(cancelled: Callable[[], bool]) -> Run:
-            job = Job(body.text, body.to, body.beam, edits, base, cancelled, body.prefix)
+            job = Job(
+                body.text,
+                body.to,
+                body.beam,
+                edits,
+                base,
+                cancelled,
+                body.prefix,
+                body.target.strip(),
+                body.candidates,
+            )
             return replace(explored.run(job), model=body.model)
 
         run = await self.in_thread(request, work)
@@ -145,6 +167,9 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
         described = explorer.explored.describe()
         described["limits"]["characters"] = explorer.service.limits.characters
         described["models"] = [explored.name for explored in explorer.models]
+        if explorer.gold:
+            described["gold"] = [asdict(pair) for pair in explorer.gold]
+            described["examples"] = [pair.source for pair in explorer.gold[:3]]
         return json_response(json.dumps(described, ensure_ascii=False))
 
     @app.post(f"{api}/runs", include_in_schema=False)

@@ -66,6 +66,7 @@ class HuggingFaceModel:
             "languages": {"source": None, "target": None, "choices": []},
             "examples": examples,
             "limits": {"tokens": self.longest, "beam": MAX_BEAM},
+            "mask": getattr(self.tokenizer, "mask_token", None),
             "views": ["alignment", "heads", "whatif", "compare", "mechanism"],
         }
 
@@ -80,6 +81,8 @@ class HuggingFaceModel:
         """Run one text; with a `base` run, also score both outputs with and without the edits."""
         if not job.text.strip():
             raise OptionError("there is no text; type some")
+        if job.prefix or job.target:
+            raise OptionError("tokens can be forced on regard's own models only")
         ids: list[int] = self.tokenizer(job.text)["input_ids"]
         if not ids:
             raise OptionError("the tokenizer makes no token of this text; type another")
@@ -196,6 +199,14 @@ class HuggingFaceModel:
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _one_token(self, word: str) -> int:
+        """The token of a word inside a sentence; GPT-like tokenizers mark the space before it."""
+        for text in (f" {word}", word):
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            if len(ids) == 1 and ids[0] != self.tokenizer.unk_token_id:
+                return ids[0]
+        raise OptionError(f"{word[:40]!r} is not one token of this model; choose another word")
 
     def _sum_log_p(self, source: list[int] | None, target: Sequence[int], skipped: int) -> float:
         """Log probability of the target; `skipped` tokens of a prompt do not count."""
@@ -322,6 +333,8 @@ def _fill(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
     names = [explored._text([token]) or explored.tokens.label(token) for token in best.indices.tolist()]
     filled = job.text.replace(explored.tokenizer.mask_token, names[0].strip(), 1)
     result = {"label": filled, "probabilities": dict(zip(names, best.values.tolist(), strict=True))}
+    if job.candidates:
+        result["candidates"] = {word: float(p[explored._one_token(word)]) for word in job.candidates}
     return Run("classify", job.text, result, sides, maps)
 
 

@@ -136,11 +136,14 @@ class Run:
 
     def head(self, index: int, head: int | None) -> bytes:
         """The exact weights of one head, or the mean of the heads for None: float32, (rows, columns)."""
+        return float32(self.weights(index, head))
+
+    def weights(self, index: int, head: int | None) -> Tensor:
+        """The weights of one head, or the mean of the heads for None: float64, (rows, columns)."""
         weights = self.map(index)
         if head is not None and not 0 <= head < len(weights):
             raise OptionError(f"there is no head {head}; this layer has {len(weights)}, counted from 0")
-        chosen = weights.double().mean(0) if head is None else weights[head]
-        return float32(chosen)
+        return weights.double().mean(0) if head is None else weights[head].double()
 
     def row(self, index: int, row: int) -> bytes:
         """The exact weights of one row in every head: float32, (heads, columns)."""
@@ -163,6 +166,18 @@ class Run:
             raise OptionError(f"there is no attention map {index}; this run has {len(self.names)}, from 0")
         assert self.maps is not None
         return self.maps[self.names[index]]
+
+
+def merge_tokens(weights: Tensor, rows: list[list[int]], columns: list[list[int]]) -> Tensor:
+    """Merge weights between tokens (Tq, Tk) into (len(rows), len(columns)) weights between groups of tokens:
+    the sum over the columns of a group, the mean over its rows.
+    """
+    merged = weights.new_zeros(len(weights), len(columns))
+    for at, tokens in enumerate(columns):
+        merged[:, at] = weights[:, tokens].sum(1)
+    if not rows:
+        return merged[:0]
+    return torch.stack([merged[tokens].mean(0) for tokens in rows])
 
 
 def float32(weights: Tensor) -> bytes:

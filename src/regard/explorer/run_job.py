@@ -24,6 +24,8 @@ class Job:
         base: an earlier run of the text, to compare with.
         cancelled: called at every step of a search; True stops it.
         prefix: token ids that the output starts with.
+        target: a translation that the output is forced to be; "" leaves it to the search.
+        candidates: words whose probability at the mask of a masked language model is returned.
     """
 
     text: str
@@ -33,6 +35,8 @@ class Job:
     base: Run | None = None
     cancelled: Callable[[], bool] = lambda: False
     prefix: tuple[int, ...] = ()
+    target: str = ""
+    candidates: tuple[str, ...] = ()
 
 
 def check_tokens(count: int, longest: int = MAX_TOKENS) -> None:

@@ -145,6 +145,15 @@ def _describe(hypothesis: Hypothesis, trace: SearchTrace) -> dict[str, Any]:
     }
 
 
+def force_target(model: Any, job: Job) -> Job:
+    """The job with the tokens of its target as prefix, up to the end of the sentence."""
+    if not isinstance(model, Translator):
+        raise OptionError("a translation can be forced on a translator only")
+    tokens = _spell(model.target_tokenizer, job.target)
+    check_tokens(len(tokens))
+    return replace(job, prefix=(*tokens, EOS))
+
+
 def _spell(tokenizer: Any, text: str) -> list[int]:
     tokens = tokenizer.encode(text) if text.strip() else []
     if UNK in tokens:

@@ -21,6 +21,7 @@ from regard.evaluation.explanation.measures import FIGURES, MEASURES, TITLES, Me
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.run import Run
 from regard.models.tagger import Tagger
+from regard.pictures.labels import clean
 from regard.serving.http_errors import client_left
 
 MAX_TOKENS = 128  # of a text: leave-one-out runs the model once for each
@@ -75,7 +76,7 @@ def trust(
         measured = MEASURES[name](probe, OPTIONS)
         figures |= measured.figures
         scores |= measured.scores
-    prediction = probe.explained.class_name(probe.predicted)
+    prediction = clean(probe.explained.class_name(probe.predicted))
     return {
         "row": chosen,
         "attention": list(probe.weights),

@@ -1,4 +1,4 @@
-"""The routes of single views: the search tree, trust, stages of attention, differences of heads."""
+"""The routes of single views: search tree, trust, gold links, stages and differences of heads, exports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
 
+from regard.explorer.exports import MEDIA_TYPES, export
+from regard.explorer.gold_links import score_links
 from regard.explorer.route_helpers import binary, checked, number
 from regard.explorer.run_job import MAX_TOKENS, Job
-from regard.serving.http_errors import RequestError, json_response
+from regard.serving.http_errors import SAFE_HEADERS, RequestError, json_response
 from regard.serving.requests import Body, parse
 from regard.serving.waiting import read_body
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 API = "/explore/api"
 MAX_BEAM = 8
+DOWNLOAD = {"content-disposition": "attachment", "content-security-policy": "sandbox"}
 
 
 class SearchRequest(Body):
@@ -43,6 +46,13 @@ class TrustRequest(Body):
         None, ge=0, lt=10_000, description="The output token or word; default: the first."
     )
     attention: str | None = Field(None, max_length=200, description="The map; default: the last layer.")
+
+
+class GoldRequest(Body):
+    """Gold links between the words of a run."""
+
+    links: str = Field(max_length=10_000, description="Links in Pharaoh format: 0-0 1-2 2?3.")
+    head: int | None = Field(None, ge=0, lt=10_000, description="The head; default: the mean of all.")
 
 
 def add_view_routes(app: FastAPI, explorer: Explorer) -> None:
@@ -93,6 +103,20 @@ def _add_parts(app: FastAPI, explorer: Explorer) -> None:
         run, at, which = explorer.store.get(identity), number(index), number(head)
         explored = _able(explorer.model(run.model), "stage")
         return binary(await explorer.in_thread(request, lambda _: explored.stage(run, at, which, stage)))
+
+    @app.post(f"{part}/gold", include_in_schema=False)
+    async def gold(request: Request, identity: str, index: str) -> Response:
+        limits = explorer.service.limits
+        body = parse(GoldRequest, await read_body(request, limits), limits)
+        run, at = explorer.store.get(identity), number(index)
+        return _json(checked(lambda: score_links(run, at, body.head, body.links)))
+
+    @app.get(f"{part}/heads/{{head}}/export.{{kind}}", include_in_schema=False)
+    async def picture(identity: str, index: str, head: str, kind: str, level: str = "words") -> Response:
+        run, at = explorer.store.get(identity), number(index)
+        which = None if head == "mean" else number(head)
+        content = await asyncio.to_thread(lambda: checked(lambda: export(run, at, which, level, kind)))
+        return Response(content, 200, SAFE_HEADERS | DOWNLOAD, MEDIA_TYPES[kind])
 
 
 def _able(explored: Any, method: str) -> Any:

@@ -2,27 +2,49 @@
 
 import * as api from "./api.js";
 import { announce, choice, el, levelChips } from "./dom.js";
+import { exportMenu } from "./export.js";
 import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
+import { trustLine } from "./trust.js";
 import { entries, merge } from "./words.js";
 
-export function alignmentView(run) {
+/** A form for gold links and the translation that they belong to. */
+function goldForm(model, { rerun }, draw) {
+  const target = el("input", { value: state.target, dir: "auto", "aria-label": "Translation of the gold links" });
+  const links = el("input", { value: state.links, placeholder: "0-0 1-2 2?3", "aria-label": "Gold links" });
+  const submit = (event) => {
+    event.preventDefault();
+    const other = target.value.trim() !== state.target;
+    set({ target: target.value.trim(), links: links.value.trim() });
+    if (other) rerun(); else draw();
+  };
+  return el("details", { class: "gold", open: state.links !== "" || state.target !== "" }, el("summary", {}, "gold links"),
+    el("form", { class: "controls", onsubmit: submit },
+      model.forces ? el("label", { class: "field grow" }, "translation, if not the model's own ", target) : null,
+      el("label", { class: "field grow" }, "links source-target, from 0; ? for possible ones ", links),
+      el("button", { class: "chip", type: "submit" }, "draw")));
+}
+
+export function alignmentView(run, model, actions) {
   const maps = run.maps.map((map, index) => ({ ...map, index })).filter((map) => map.kind === "cross");
   let map = maps.find((m) => String(m.index) === state.map) ?? maps.at(-1);
   let selected = state.row === "" ? -1 : Number(state.row), data = null, rows = [], columns = [];
 
-  const sub = el("p", { class: "reading dim" });
+  const sub = el("p", { class: "reading dim" }), score = el("p", { class: "score-line", "aria-live": "polite" });
   const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
   const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin });
   const body = el("div", { class: "flow" }, lines.node, matrix.node);
-  const controls = el("div", { class: "controls" });
+  const controls = el("div", { class: "controls" }), trust = trustLine(run, model, actions.show);
+  const which = () => (state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean");
+  const menu = exportMenu(() => ({ run, map: map.index, head: which(), level: state.level }));
 
   function pin(row) {
     selected = selected === row ? -1 : row;
-    set({ row: selected < 0 ? "" : selected });
+    set({ row: selected < 0 ? "" : selected, token: "" });
     choose(row, matrix.column);
+    trust.update(map);
   }
 
   function choose(row, column) {
@@ -44,8 +66,8 @@ export function alignmentView(run) {
         set({ map: value });
         load();
       }),
-      ...(map.heads > 1 ? [choice("head", heads, state.head, (value) => { set({ head: value }); load(); }, true)] : []),
-      levelChips(state.level, level),
+      ...(map.heads > 1 ? [choice("head", heads, which(), (value) => { set({ head: value }); load(); }, true)] : []),
+      levelChips(state.level, level), menu,
     );
   }
 
@@ -55,10 +77,28 @@ export function alignmentView(run) {
     load();
   }
 
+  /** Draw gold links over words, and say how well the strongest weights of this head find them. */
+  async function drawGold() {
+    matrix.mark([]);
+    score.replaceChildren();
+    if (!state.links) return;
+    try {
+      const found = await api.gold(run, map.index, which(), state.links);
+      const number = (entry) => (entry.special ? null : entry.tokens[0]);
+      const at = (all, side, word) => {
+        const first = side.words.filter((w) => !w.special)[word].tokens[0];
+        return all.findIndex((entry) => number(entry) === first);
+      };
+      matrix.mark(found.possible.map(([s, t]) => ({ row: at(rows, run.sides.target, t), column: at(columns, run.sides.source, s),
+        sure: found.sure.some(([a, b]) => a === s && b === t) })));
+      score.replaceChildren("AER ", el("b", { class: "num" }, found.aer.toFixed(3)),
+        el("span", { class: "dim" }, ` · precision ${found.precision.toFixed(3)} · recall ${found.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
+    } catch (error) { score.replaceChildren(el("span", { class: "error", role: "alert" }, error.message)); }
+  }
+
   async function load() {
-    const which = state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean";
     showControls();
-    const weights = await api.head(run, map.index, which);
+    const weights = await api.head(run, map.index, which());
     rows = entries(run.sides.target, state.level);
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
@@ -66,6 +106,8 @@ export function alignmentView(run) {
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);
+    trust.update(map);
+    await drawGold();
   }
 
   load().catch((error) => { sub.textContent = error.message; });
@@ -73,5 +115,5 @@ export function alignmentView(run) {
     state.level === "words" ? "  summed over the tokens of a source word, mean over those of a target word" : "");
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "Which source words the translation attends to"), controls),
-    sub, body, legend);
+    sub, body, legend, score, trust.node, goldForm(model, actions, () => drawGold()));
 }

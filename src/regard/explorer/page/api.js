@@ -16,39 +16,78 @@ async function answer(path, options = {}) {
     response = await fetch(new URL(path, BASE), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is regard explore still running?");
+    throw Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true });
   }
   if (response.ok) return response;
   let message = `The server answered with status ${response.status}.`;
   try { message = (await response.json()).error ?? message; } catch { /* not JSON */ }
-  const error = new Error(message);
-  error.status = response.status;
-  throw error;
+  throw Object.assign(new Error(message), { status: response.status });
 }
+
+const post = async (path, body, signal) => (await answer(path, {
+  method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
+})).json();
 
 export const describeModel = async () => (await answer("model")).json();
 
-export async function run(body, signal) {
-  const headers = { "content-type": "application/json" };
-  return (await answer("runs", { method: "POST", headers, body: JSON.stringify(body), signal })).json();
+/** Run a text. The run keeps its request, so that it can be run again when the server no longer has it. */
+export async function run(request, signal) {
+  return Object.assign(await post("runs", request, signal), { request });
 }
+
+/** Call with the id of a run; if the server has dropped it or was restarted, run its text again first. */
+async function ofRun(run, call) {
+  try {
+    return await call(run.id);
+  } catch (error) {
+    if (error.status !== 404 || !run.request) throw error;
+    run.renewed ??= post("runs", { ...run.request, base: undefined }).then(({ id }) => { run.id = id; }).finally(() => { run.renewed = null; });
+    await run.renewed;
+    return call(run.id);
+  }
+}
+
+const bytes = async (run, path) => (await ofRun(run, (id) => answer(`runs/${id}/${path}`))).arrayBuffer();
+
+/** Run a text again with a base, for what changed attention does. */
+export const runAgainst = (base, request) => ofRun(base, (id) => run({ ...request, base: id }));
+
+/** The tree of a search; {text, beam, prefix, then, …}. */
+export const search = (request, signal) => post("search", request, signal);
+
+/** How far attention explains one output of a run. */
+export const trust = (run, row, attention) =>
+  ofRun(run, (id) => post("trust", { run: id, ...(row === null ? {} : { row }), ...(attention ? { attention } : {}) }));
+
+/** Gold links between words, and how well attention finds them. */
+export const gold = (run, map, head, links) =>
+  ofRun(run, (id) => post(`runs/${id}/maps/${map}/gold`, { links, ...(head === "mean" ? {} : { head: Number(head) }) }));
+
+export const diversity = async (run, map) => (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
 
 /** Thumbnails of all heads: one list per map, each with bytes of rows × columns. */
 export async function thumbnails(run) {
-  const bytes = new Uint8Array(await (await answer(`runs/${run.id}/thumbnails`)).arrayBuffer());
+  const all = new Uint8Array(await bytes(run, "thumbnails"));
   let start = 0;
   return run.maps.map(({ heads: count, thumbnail: [rows, columns] }) =>
-    Array.from({ length: count }, () => bytes.subarray(start, start += rows * columns)));
+    Array.from({ length: count }, () => all.subarray(start, start += rows * columns)));
 }
 
-/** The exact weights of one head, or of the mean of all ("mean"): Float32Array of rows × columns. */
-export async function head(run, map, which) {
-  const key = `${run.id}/maps/${map}/heads/${which}`;
+/** The exact weights of one head, or of the mean of all ("mean"): Float32Array of rows × columns. A stage gives
+ * the values before they are weights. */
+export function head(run, map, which, stage = "") {
+  const path = `maps/${map}/heads/${which}${stage ? `/stages/${stage}` : ""}`, key = `${run.id}/${path}`;
   if (!heads.has(key)) {
-    const promise = answer(`runs/${key}`).then((r) => r.arrayBuffer()).then((b) => new Float32Array(b));
+    const promise = bytes(run, path).then((buffer) => new Float32Array(buffer));
     heads.set(key, promise);
     promise.catch(() => heads.delete(key));
     if (heads.size > KEPT) heads.delete(heads.keys().next().value);
   }
   return heads.get(key);
+}
+
+/** A picture of one head or the mean, or all weights, as a file: svg, html, pdf or npz. */
+export async function file(run, map, which, level, format) {
+  const query = new URLSearchParams({ level });
+  return new Blob([await bytes(run, `maps/${map}/heads/${which}/export.${format}?${query}`)]);
 }

@@ -2,11 +2,14 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
+import { compareView } from "./compare.js";
 import { announce, el, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
 import { mechanismView } from "./mechanism.js";
+import { searchView } from "./search.js";
 import { readAddress, set, state } from "./state.js";
+import { trustView } from "./trust.js";
 import { whatIfView } from "./whatif.js";
 
 const VERBS = { fill: "Fill", translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
@@ -17,11 +20,16 @@ const page = Object.fromEntries(["tabs", "model", "ask", "text", "to", "beam", "
 const VIEWS = {
   alignment: { title: "Alignment", make: alignmentView, fits: (model, run) => !run || run.maps.some((m) => m.kind === "cross"), only: "translate" },
   heads: { title: "Heads", make: headsView },
+  search: { title: "Search", make: searchView, plain: true },
   whatif: { title: "What if", make: whatIfView },
+  trust: { title: "Trust", make: trustView, plain: true },
+  compare: { title: "Compare", make: compareView, plain: true },
   mechanism: { title: "Mechanism", make: () => mechanismView(), alone: true },
 };
 
 let model = null, current = null, running = null;
+const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show };
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // what belongs to the text before
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -50,12 +58,12 @@ function show(name) {
   page.output.hidden = !needsRun || !current;
   if (needsRun && !current) {
     page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
-  } else if (needsRun && !current.maps.length) {
+  } else if (needsRun && !view.plain && !current.maps.length) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show."));
   } else if (view.fits && !view.fits(model, current)) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
   } else {
-    page.view.replaceChildren(view.make(current, model, { runAgain }));
+    page.view.replaceChildren(view.make(current, model, actions));
   }
 }
 
@@ -74,6 +82,10 @@ function showOutput(run) {
     parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP)),
       out.ended ? "" : ", cut off at the length limit"));
   }
+  if (out.forced) {
+    parts.push(el("p", { class: "dim" }, "forced: ", el("span", { dir: "auto" }, out.forced), " ",
+      el("button", { class: "chip", type: "button", onclick: () => { set({ prefix: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
+  }
   if (out.probabilities) {
     const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
     parts.push(el("p", { class: "dim" }, text));
@@ -82,23 +94,39 @@ function showOutput(run) {
   announce(page.output.textContent);
 }
 
+let polling = 0;
+/** Show an error, or none. While the server does not answer, ask again every two seconds and run the text once it does. */
 function showError(error) {
+  clearTimeout(polling);
   page.error.textContent = error ? error.message : "";
   page.error.hidden = !error;
+  if (!error?.unreachable) return;
+  polling = setTimeout(() => {
+    api.describeModel().then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
+  }, 2000);
 }
 
-/** Run the text of the form and show it. */
-async function submit() {
+/** Run the text of the form. */
+function submit() {
   const text = page.text.value;
   running?.abort();
   if (!text.trim()) return showError(new Error("Type a text first."));
+  if (state.text !== text) {
+    const given = model.gold?.find(({ source }) => source === text);
+    set({ ...NEW_TEXT, ...(given ? { target: given.target, links: given.links } : {}) });
+  }
+  set({ text, to: page.to.value, beam: page.beam.value || 1 });
+  return rerun();
+}
+
+/** Run the text of the address and show it. */
+async function rerun() {
+  running?.abort();
   const mine = running = new AbortController();
   page.go.disabled = true;
   page.view.setAttribute("aria-busy", "true");
-  if (state.text !== text) set({ row: "" });
-  set({ text, to: page.to.value, beam: page.beam.value || 1 });
   try {
-    current = await api.run(request(), mine.signal);
+    current = await api.run(request(forced()), mine.signal);
     showError(null);
     showOutput(current);
     show(state.view);
@@ -117,15 +145,19 @@ function request(more = {}) {
   return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}), ...more };
 }
 
-/** Run the same text with changed attention; a base run that the server has dropped is run again first. */
-async function runAgain(changes) {
-  try {
-    return await api.run(request({ base: current.id, changes }));
-  } catch (error) {
-    if (error.status !== 404) throw error;
-    current = await api.run(request());
-    return api.run(request({ base: current.id, changes }));
-  }
+/** What the output is forced to: a whole translation, or its first tokens. */
+function forced() {
+  const prefix = state.prefix.split(",").filter(Boolean).map(Number);
+  return state.target ? { target: state.target } : prefix.length ? { prefix } : {};
+}
+
+/** Run the same text with changed attention. */
+const runAgain = (changes) => api.runAgainst(current, request({ ...forced(), changes }));
+
+/** Start the output with these token ids, in every view. */
+function force(prefix) {
+  set({ prefix: prefix.join(","), target: "", links: "", node: "", row: "", token: "" });
+  return rerun();
 }
 
 function fit() {

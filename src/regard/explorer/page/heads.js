@@ -1,17 +1,21 @@
-// Every layer and head as a thumbnail; one of them large, with its exact weights.
+// Every layer and head as a thumbnail; one of them large, with its exact weights and the stages before them.
 
 import * as api from "./api.js";
-import { announce, chip, el, levelChips, rove } from "./dom.js";
+import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
+import { exportMenu } from "./export.js";
 import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
+import { trustLine } from "./trust.js";
 import { entries, merge } from "./words.js";
 
 const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
 const AXES = {
   encoder: ["query", "key"], decoder: ["generates", "has read"], cross: ["target", "source"], pooling: ["query", "token"],
 };
+const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weights" };
+const UNITS = { entropy: "bits", distance: "tokens" };
 
 function thumbnail(bytes, rows, columns) {
   const canvas = el("canvas", { width: columns, height: rows, "aria-hidden": "true" });
@@ -22,35 +26,78 @@ function thumbnail(bytes, rows, columns) {
   return canvas;
 }
 
-export function headsView(run) {
+/** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
+function limit(name, run, onchange) {
+  const most = Math.max(0.1, ...run.maps.flatMap((map) => map[name] ?? []));
+  const [side, value] = state[name].includes(":") ? state[name].split(":") : ["", (most / 2).toFixed(1)];
+  const shown = el("output", { class: "num" }, side ? `${value} ${UNITS[name]}` : "");
+  const range = el("input", { type: "range", min: 0, max: most.toFixed(1), step: 0.1, "aria-label": `Limit of ${name}`, hidden: !side, value });
+  const set_ = (to) => { set({ [name]: to ? `${to}:${range.value}` : "" }); shown.textContent = to ? `${range.value} ${UNITS[name]}` : ""; range.hidden = !to; onchange(); };
+  range.value = value;
+  const select = choice(name, [["", "any"], ["max", "at most"], ["min", "at least"]], side, set_);
+  range.addEventListener("input", () => set_(select.querySelector("select").value));
+  return el("div", { class: "controls" }, select, range, shown);
+}
+
+function passes(map, h) {
+  return Object.keys(UNITS).every((name) => {
+    const [side, value] = state[name].split(":"), x = map[name]?.[h];
+    return !value || x === undefined || (side === "max" ? x <= Number(value) : x >= Number(value));
+  });
+}
+
+/** How different the heads of a layer are: a number, and a matrix of all pairs. */
+function differences(run) {
+  const text = el("p", { class: "dim" }), title = el("h2", {}, "How different the heads are");
+  const pairs = new Matrix({ label: "Divergence of each pair of heads", largest: 26, onmove: (a, b) => {
+    if (a < 0 || b < 0) return;
+    sub.textContent = `heads ${a + 1} and ${b + 1}: ${pairs.weights[a * pairs.rows.length + b].toFixed(3)} bits`;
+    announce(sub.textContent);
+  } });
+  const sub = el("p", { class: "dim" }), node = el("section", { class: "card" }, el("header", {}, title, text), sub, pairs.node);
+  return { node, async show(index) {
+    node.hidden = run.maps[index].heads < 2;
+    if (node.hidden) return;
+    const { divergence, effectiveRank, pairs: values } = await api.diversity(run, index), names = values.map((_, h) => ({ text: String(h + 1) }));
+    text.textContent = `In this layer two heads differ by ${divergence.toFixed(2)} bits on average (0: equal, 1: no key shared); effective rank ${effectiveRank.toFixed(1)} of ${values.length}.`;
+    pairs.show(Float32Array.from(values.flat()), names, names);
+  } };
+}
+
+export function headsView(run, model, actions) {
   const kinds = Object.keys(KINDS).filter((kind) => run.maps.some((map) => map.kind === kind));
   const first = run.maps.findIndex((map) => map.kind === (kinds.includes("cross") ? "cross" : kinds.at(-1)));
   let index = state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : first;
   let head = state.head !== "mean" && Number(state.head) < run.maps[index].heads ? Number(state.head) : 0;
   let bytes = null, data = null, rows = [], columns = [], lines = null;
 
-  const overview = el("div", {}), filter = el("div", { class: "chips" }), controls = el("div", { class: "controls" });
-  const title = el("h2", {}), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" });
-  const space = el("div", {});
+  const overview = el("div", {}), filter = el("div", { class: "chips" }), controls = el("div", { class: "controls" }), count = el("p", { class: "dim" });
+  const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
+  const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
   const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: choose });
+  const different = differences(run), trust = trustLine(run, model, actions.show);
+  const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
 
   function showOverview() {
     filter.replaceChildren(...(kinds.length > 1 ? ["all", ...kinds].map((kind) =>
       chip(kind, state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
     const shown = kinds.filter((kind) => !kinds.includes(state.kind) || kind === state.kind);
-    overview.replaceChildren(...shown.map((kind) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]),
-      run.maps.map((map, i) => (map.kind === kind ? layer(map, i) : null)))));
+    const layers = shown.map((kind) => [kind, run.maps.map((map, i) => (map.kind === kind ? layer(map, i) : null)).filter(Boolean)]);
+    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), list)));
+    const all = run.maps.reduce((sum, map) => sum + map.heads, 0), seen = overview.querySelectorAll(".thumb").length;
+    count.textContent = seen === all ? "" : `${seen} of ${all} heads`;
+    mark();
   }
 
   function layer(map, i) {
-    return el("div", { class: "layer" }, el("span", { title: `layer ${map.layer + 1}` }, String(map.layer + 1)),
-      el("div", {}, bytes[i].map((cells, h) => el("button", {
-        class: "thumb", type: "button", "aria-pressed": String(i === index && h === head),
-        "aria-label": `${map.kind} layer ${map.layer + 1} head ${h + 1}`, title: `entropy ${map.entropy[h].toFixed(2)} bits`,
-        "data-map": i, "data-head": h,
-        onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
-      }, thumbnail(cells, ...map.thumbnail)))));
+    const buttons = bytes[i].map((cells, h) => (passes(map, h) ? el("button", {
+      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": `${map.kind} layer ${map.layer + 1} head ${h + 1}`,
+      title: `entropy ${map.entropy[h].toFixed(2)} bits${map.distance ? `, distance ${map.distance[h].toFixed(1)} tokens` : ""}`,
+      "data-map": i, "data-head": h,
+      onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
+    }, thumbnail(cells, ...map.thumbnail)) : null)).filter(Boolean);
+    return buttons.length ? el("div", { class: "layer" }, el("span", { title: `layer ${map.layer + 1}` }, String(map.layer + 1)), el("div", {}, buttons)) : null;
   }
 
   function mark() {
@@ -62,36 +109,55 @@ export function headsView(run) {
   function choose(row, column) {
     if (row < 0 || row >= rows.length || !data) return;
     matrix.move(row, column, false);
+    const values = data.subarray(row * columns.length, (row + 1) * columns.length), name = rows[row].text;
+    if (state.stage) {
+      const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3));
+      const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
+      const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
+      sub.replaceChildren(el("b", { dir: "auto" }, name), ` — ${column < 0 ? "largest " : ""}${text}`);
+      return announce(sub.textContent);
+    }
     lines.choose(row);
-    const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-    const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text));
+    const [, text] = reading(name, values, columns.map((c) => c.text));
     const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
     sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
     announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
   }
 
+  function showStages() {
+    stages.replaceChildren(...(model.stages ? Object.entries(STAGES).map(([name, text]) =>
+      chip(text, state.stage === name, () => { set({ stage: name }); load(); })) : []));
+  }
+
   async function load() {
-    const map = run.maps[index], level = state.level;
-    controls.replaceChildren(levelChips(level, (value) => { set({ level: value }); load(); }));
+    const map = run.maps[index], { stage } = state, level = stage ? "tokens" : state.level;
+    controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), menu);
+    showStages();
     title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
-    detail.textContent = `entropy ${map.entropy[head].toFixed(2)} bits on average`;
-    const weights = await api.head(run, index, head);
+    detail.textContent = [`entropy ${map.entropy[head].toFixed(2)} bits`, map.distance ? `distance ${map.distance[head].toFixed(1)} tokens` : "", "on average"].filter(Boolean).join(", ").replace(", on", " on");
+    const weights = await api.head(run, index, head, stage);
     rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));
     columns = entries(run.sides[map.columnSide], level);
-    data = merge(weights, map.columns, rows, columns);
+    data = stage ? weights : merge(weights, map.columns, rows, columns);
     const [rowName, columnName] = AXES[map.kind];
-    lines = new Lines({ rowName, columnName, onhover: (row) => choose(row, -1), onselect: (row) => choose(row, -1) });
-    space.replaceChildren(lines.node);
-    lines.show(data, rows, columns);
-    matrix.show(data, rows, columns);
+    if (!stage) {
+      lines = new Lines({ rowName, columnName, onhover: (row) => choose(row, -1), onselect: (row) => choose(row, -1) });
+      space.replaceChildren(lines.node);
+      lines.show(data, rows, columns);
+    } else space.replaceChildren();
+    const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
+    matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
+    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
     choose(Math.min(Math.max(0, matrix.row), rows.length - 1), -1);
+    trust.update(map);
+    await different.show(index);
   }
 
   api.thumbnails(run).then((all) => { bytes = all; showOverview(); return load(); })
     .catch((error) => { sub.textContent = error.message; });
   return el("div", { class: "split" },
-    el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
-      el("p", { class: "dim" }, "Layers downwards; each head scaled to its largest weight.")), filter, overview),
-    el("section", { class: "card" }, el("header", {}, title, detail, controls), sub, space, matrix.node,
-      el("p", { class: "legend dim" }, "0", el("i"), "1")));
+    el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
+      el("p", { class: "dim" }, "Layers downwards; each head scaled to its largest weight.")), filter,
+      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count), overview), different.node),
+    el("section", { class: "card" }, el("header", {}, title, detail, controls), stages, sub, space, matrix.node, legend, trust.node));
 }

@@ -1,6 +1,13 @@
 // What the page shows, kept in its address: a link opens the same view of the same text.
 
-const DEFAULTS = { view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all" };
+const DEFAULTS = {
+  view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all",
+  stage: "", entropy: "", distance: "", // of heads
+  prefix: "", node: "", pruned: "", // of the search: forced token ids, the chosen node, whether pruned nodes are shown
+  token: "", // the output whose trust is shown
+  target: "", links: "", // a given translation, and gold links
+  mode: "", other: "", // of the comparison
+};
 export const state = { ...DEFAULTS };
 
 export function readAddress() {

@@ -1,6 +1,7 @@
 // Change attention and run the text again: both outputs and their probabilities side by side.
 
 import * as api from "./api.js";
+import { marked } from "./difference.js";
 import { announce, choice, el } from "./dom.js";
 import { percent, probability, reading } from "./format.js";
 import { Matrix } from "./matrix.js";
@@ -8,28 +9,6 @@ import { state } from "./state.js";
 import { entries, merge } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
-
-/** Words of `after` that are not in the longest common subsequence with `before`. */
-export function difference(before, after) {
-  const a = before.split(/\s+/u).filter(Boolean), b = after.split(/\s+/u).filter(Boolean);
-  const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i--) {
-    for (let j = b.length - 1; j >= 0; j--) {
-      table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
-    }
-  }
-  const marked = [];
-  for (let i = 0, j = 0; j < b.length;) {
-    if (i < a.length && a[i] === b[j]) { marked.push([b[j], false]); i++; j++; }
-    else if (i < a.length && table[i + 1][j] >= table[i][j + 1]) i++;
-    else marked.push([b[j++], true]);
-  }
-  return marked;
-}
-
-function words(marked) {
-  return marked.flatMap(([word, changed], i) => [i ? " " : "", changed ? el("ins", {}, word) : word]);
-}
 
 function bars(probabilities) {
   return el("div", { class: "bars" }, Object.entries(probabilities).slice(0, 6).flatMap(([label, p]) => {
@@ -48,7 +27,7 @@ function outcome(name, output, other) {
       output.tags[i] === "O" && other.tags[i] === "O" ? "" :
         el("span", { class: "tag" }, other.tags[i] === output.tags[i] ? output.tags[i] : el("ins", {}, output.tags[i]))])));
   } else if ("width" in output) body.push(answer(`a vector of ${output.width} numbers`));
-  else body.push(answer(...words(difference(other.text, output.text))));
+  else body.push(answer(...marked(other.text, output.text)));
   return el("section", {}, el("h3", { class: "dim" }, name), ...body);
 }
 

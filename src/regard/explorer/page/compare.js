@@ -1,0 +1,193 @@
+// Two texts with one model, or one text with two models: both outputs, both maps and their difference.
+
+import * as api from "./api.js";
+import { marked, matches } from "./difference.js";
+import { announce, chip, choice, el, levelChips } from "./dom.js";
+import { inside, percent, probability, weight } from "./format.js";
+import { Matrix } from "./matrix.js";
+import { set, state } from "./state.js";
+import { entries, merge } from "./words.js";
+
+const PROBES = {
+  translate: ["The doctor said that he/she was late.", "The nurse said that he/she was late.", "He/She is a teacher."],
+  generate: ["The doctor said that he/she", "The nurse said that he/she"],
+  fill: ["The doctor said that he/she was late.", "The nurse said that he/she was late."],
+};
+const PAIR = /([\p{L}\p{M}'’]+)\/([\p{L}\p{M}'’]+)/u;
+
+/** The two texts of a template such as "the doctor said he/she was late", and the two words; null if it has none. */
+export function variants(template) {
+  const found = PAIR.exec(template);
+  if (!found) return null;
+  const [whole, a, b] = found, at = found.index;
+  return { words: [a, b], texts: [a, b].map((word) => template.slice(0, at) + word + template.slice(at + whole.length)) };
+}
+
+const simple = ({ output: out }) => out.text ?? out.label ?? (out.tags ? out.words.map((word, i) => `${word}/${out.tags[i]}`).join(" ") : "");
+
+function outcome(name, run, other) {
+  const out = run.output, parts = [el("h3", { class: "dim", dir: "auto" }, name)];
+  if (out.width) parts.push(el("p", { class: "answer" }, `a vector of ${out.width} numbers`));
+  else parts.push(el("p", { class: "answer", dir: "auto" }, ...marked(simple(other), simple(run))));
+  if ("logP" in out) parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP))));
+  else if (out.probabilities) parts.push(el("p", { class: "dim" }, Object.entries(out.probabilities).slice(0, 3).map(([label, p]) => `${label} ${percent(p)}`).join(" · ")));
+  return el("section", {}, ...parts);
+}
+
+/** What the two words of a probe are worth to the model. */
+function verdict(words, runs) {
+  const [a, b] = runs.map((run) => run.output), quoted = words.map((word) => `“${word}”`);
+  const share = (x, y) => {
+    const p = 1 / (1 + Math.exp(y - x));
+    return el("p", {}, `Of the two, the model prefers ${p >= 0.5 ? quoted[0] : quoted[1]}: `, ...[p, 1 - p].flatMap((value, i) => [i ? " · " : "", words[i], " ", el("span", { class: "num" }, percent(value))]));
+  };
+  if (a.candidates) return share(...words.map((word) => Math.log(Math.max(1e-30, a.candidates[word]))));
+  if ("promptTokens" in a) {
+    const total = ({ tokenLogP, promptTokens }) => tokenLogP.slice(0, promptTokens).reduce((sum, x) => sum + x, 0);
+    return share(total(a), total(b));
+  }
+  if (!a.comparison || !b.comparison) return null;
+  const cell = (x) => el("td", { class: "num" }, probability(x));
+  const row = (output, first, second) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, output), cell(first), cell(second));
+  return el("table", {}, el("caption", { class: "dim" }, "Probability of each translation, by the word in the source"),
+    el("thead", {}, el("tr", {}, el("td"), words.map((word) => el("th", { scope: "col", dir: "auto" }, word)))),
+    el("tbody", {}, a.text === b.text ? row(a.text, a.logP, b.logP)
+      : [row(a.text, a.logP, b.comparison.original.plain), row(b.text, a.comparison.original.plain, b.logP)]));
+}
+
+/** Both maps of a kind and layer, and their difference between entries that both have. */
+function pictures(runs, names) {
+  const body = el("div", { class: "triple" }), controls = el("div", { class: "controls" }), sub = el("p", { class: "reading dim" });
+  const start = runs[0].maps.findLastIndex((map) => map.kind === "cross");
+  let index = state.map !== "" && Number(state.map) < runs[0].maps.length ? Number(state.map) : start < 0 ? runs[0].maps.length - 1 : start;
+
+  /** The map of a run that corresponds to map `index` of the first. */
+  function same(run) {
+    const { kind, layer } = runs[0].maps[index], found = run.maps.map((map, i) => ({ ...map, i })).filter((map) => map.kind === kind);
+    return found.find((map) => map.layer === layer) ?? found.at(-1);
+  }
+
+  async function part(run) {
+    const map = same(run);
+    if (!map) return null;
+    const which = state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean";
+    const rows = entries(run.sides[map.rowSide], state.level).filter((entry) => entry.tokens.every((t) => t < map.rows));
+    const columns = entries(run.sides[map.columnSide], state.level);
+    return { map, rows, columns, data: merge(await api.head(run, map.i, which), map.columns, rows, columns) };
+  }
+
+  function picture(name, label, { rows, columns, data }, options, read) {
+    const matrix = new Matrix({ label, largest: 34, onmove: (row, column) => {
+      if (row < 0 || column < 0) return;
+      sub.replaceChildren(el("b", { dir: "auto" }, rows[row].text), ` → ${inside(columns[column].text)}: ${read(data[row * columns.length + column])} (${name})`);
+      announce(sub.textContent);
+    } });
+    matrix.show(data, rows, columns, options);
+    return el("section", {}, el("h3", { dir: "auto" }, name), matrix.node);
+  }
+
+  function difference(a, b) {
+    const texts = (list) => list.map((entry) => entry.text);
+    const rows = matches(texts(a.rows), texts(b.rows)), columns = matches(texts(a.columns), texts(b.columns));
+    if (!rows.length || !columns.length) return el("p", { class: "empty" }, "The two have no tokens in common, so there is no difference map.");
+    const data = new Float32Array(rows.length * columns.length);
+    rows.forEach(([i, j], r) => columns.forEach(([m, n], c) => {
+      data[r * columns.length + c] = b.data[j * b.columns.length + n] - a.data[i * a.columns.length + m];
+    }));
+    const most = Math.max(1e-6, ...data.map(Math.abs));
+    const part_ = picture("difference", "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
+      { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
+    part_.append(el("p", { class: "legend dim" }, `less −${most.toFixed(2)}`, el("i", { class: "signed" }), `+${most.toFixed(2)} more`));
+    return part_;
+  }
+
+  async function load() {
+    const map = runs[0].maps[index];
+    controls.replaceChildren(
+      choice("attention", runs[0].maps.map((m, i) => [String(i), `${m.kind} ${m.layer + 1}`]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
+      ...(map.heads > 1 ? [choice("head", [["mean", "mean of heads"], ...Array.from({ length: map.heads }, (_, h) => [String(h), `head ${h + 1}`])],
+        Number(state.head) < map.heads ? state.head : "mean", (value) => { set({ head: value }); load(); }, true)] : []),
+      levelChips(state.level, (value) => { set({ level: value }); load(); }));
+    const parts = await Promise.all(runs.map(part));
+    if (parts.includes(null)) { body.replaceChildren(el("p", { class: "empty" }, "The second model has no attention of this kind.")); return; }
+    body.replaceChildren(...parts.map((p, i) => picture(names[i], `Attention of ${names[i]}`, p, {}, weight)), difference(...parts));
+  }
+
+  load().catch((error) => { sub.textContent = error.message; });
+  return el("div", {}, controls, sub, body);
+}
+
+export function compareView(run, model, { request }) {
+  const modes = { text: "another text", ...(model.models?.length > 1 ? { model: "another model" } : {}), ...(PROBES[model.task] ? { probe: "pronoun probe" } : {}) };
+  if (!(state.mode in modes)) set({ mode: model.models?.length > 1 ? "model" : "text" });
+  const chips = el("div", { class: "chips", role: "group", "aria-label": "What to compare" }), form = el("div", {}), result = el("div", { class: "result" });
+  const error = el("p", { class: "error", role: "alert", hidden: true });
+  let latest = 0;
+
+  function showModes() {
+    chips.replaceChildren(...Object.entries(modes).map(([mode, text]) => chip(text, state.mode === mode, () => { set({ mode, other: "" }); result.replaceChildren(); showModes(); compare(); })));
+    if (state.mode === "model") {
+      const others = model.models.map((name, i) => [String(i), name]).slice(1);
+      form.replaceChildren(el("p", { class: "dim" }, `${model.models[0]} and ${others.map(([, name]) => name).join(", ")} with the text above.`));
+      return;
+    }
+    const probe = state.mode === "probe";
+    const input = el("textarea", { rows: 1, dir: "auto", spellcheck: "false", "aria-label": probe ? "Text with two words to choose from" : "Another text" });
+    input.value = state.other || (probe ? PROBES[model.task][0] : "");
+    const go = (text) => { input.value = text; set({ other: text }); compare(); };
+    input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(input.value); } });
+    form.replaceChildren(el("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button", { class: "primary", type: "submit" }, "Compare")),
+      el("div", { class: "chips" }, (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
+        el("button", { class: "chip", type: "button", dir: "auto", onclick: () => go(text) }, text))));
+  }
+
+  /** The requests of the two runs and their names; null if a text is missing. */
+  function wanted() {
+    if (state.mode === "model") return { requests: [null, { ...request(), model: 1 }], names: model.models.slice(0, 2), words: null };
+    if (state.mode === "text") return state.other.trim() ? { requests: [null, { ...request(), text: state.other }], names: [run.text, state.other], words: null } : null;
+    const two = variants(state.other || PROBES[model.task][0]);
+    if (!two) throw new Error("Write two words with a slash between them, as in: The doctor said that he/she was late.");
+    return { requests: two.texts.map((text) => ({ ...request(), text })), names: two.texts, words: two.words };
+  }
+
+  async function both({ requests, words }) {
+    if (words && model.task === "fill") {
+      const [text] = requests.map(({ text: filled }) => filled);
+      const masked = text.replace(new RegExp(`(?<![\\p{L}\\p{M}])${words[0].replace(/[^\p{L}\p{M}]/gu, ".")}(?![\\p{L}\\p{M}])`, "u"), model.mask);
+      const found = await api.run({ ...requests[0], text: masked, candidates: words });
+      return Promise.all(requests.map(async (body) => { const done = await api.run(body); done.output.candidates = found.output.candidates; return done; }));
+    }
+    const first = requests[0] ? await api.run(requests[0]) : run;
+    const second = await (state.mode === "model" ? api.run(requests[1]) : api.runAgainst(first, requests[1]));
+    // The first again, with the second as its base: how likely the first text makes the second output.
+    return words && "logP" in first.output ? [await api.runAgainst(second, requests[0]), second] : [first, second];
+  }
+
+  async function compare() {
+    const mine = ++latest;
+    error.hidden = true;
+    try {
+      const asked = wanted();
+      if (!asked) return;
+      result.setAttribute("aria-busy", "true");
+      const runs = await both(asked);
+      if (mine !== latest) return;
+      const same = simple(runs[0]) === simple(runs[1]), { cosine } = runs[1].output;
+      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ.";
+      result.replaceChildren(el("div", { class: "pair" }, runs.map((one, i) => outcome(asked.names[i], one, runs[1 - i]))),
+        el("p", { class: "dim verdict" }, said), ...[asked.words ? verdict(asked.words, runs) : null].filter(Boolean),
+        ...(runs.every((one) => one.maps.length) ? [pictures(runs, asked.words ?? (state.mode === "model" ? asked.names : ["first text", "second text"]))] : []));
+      announce(said);
+    } catch (problem) {
+      if (mine !== latest) return;
+      error.textContent = problem.message;
+      error.hidden = false;
+    } finally { if (mine === latest) result.removeAttribute("aria-busy"); }
+  }
+
+  showModes();
+  compare();
+  return el("section", { class: "card" },
+    el("header", {}, el("h2", {}, "What another text or model does"), el("p", { class: "dim" }, "Both outputs, both maps, and their difference where the tokens match.")),
+    chips, form, error, result);
+}

@@ -1,0 +1,28 @@
+// What two sequences share: the longest common subsequence.
+
+import { el } from "./dom.js";
+
+/** Pairs [i, j] of equal items of two lists, in order. */
+export function matches(a, b) {
+  const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) {
+    for (let j = b.length - 1; j >= 0; j--) {
+      table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+    }
+  }
+  const pairs = [];
+  for (let i = 0, j = 0; i < a.length && j < b.length;) {
+    if (a[i] === b[j]) pairs.push([i++, j++]);
+    else if (table[i + 1][j] >= table[i][j + 1]) i++;
+    else j++;
+  }
+  return pairs;
+}
+
+const split = (text) => text.split(/\s+/u).filter(Boolean);
+
+/** The words of `after`, those that `before` does not share marked. */
+export function marked(before, after) {
+  const words = split(after), shared = new Set(matches(split(before), words).map(([, j]) => j));
+  return words.flatMap((word, i) => [i ? " " : "", shared.has(i) ? word : el("ins", {}, word)]);
+}

@@ -1,0 +1,199 @@
+// The tree of a search: what hypotheses share stands once, on the line of the best that has it. A token can be forced.
+
+import * as api from "./api.js";
+import { marked } from "./difference.js";
+import { announce, chip, el } from "./dom.js";
+import { marksWords, part, percent, probability, token } from "./format.js";
+import { alpha } from "./matrix.js";
+import { set, state } from "./state.js";
+
+const LINE = 44, GAP = 26, FONT = "15px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
+const STATUS = { kept: "kept", ended: "finished", pruned: "pruned" };
+
+/** Give each shown node a line: hypotheses in order, then the paths that the search left, where there is room. */
+function lines(tree, pruned) {
+  const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map([[0, 0]]), ends = [];
+  nodes.forEach((node, i) => { if (i && (pruned || node.status !== "pruned")) children[node.parent].push(i); });
+  hypotheses.forEach(({ nodes: path }, at) => {
+    for (const i of path) if (!line.has(i)) line.set(i, at);
+    ends[at] = Infinity;
+  });
+  const follow = (from) => { // the rest of a path, always by the best child
+    const path = [from];
+    for (let best = children[from][0]; best !== undefined; best = children[best][0]) path.push(best);
+    return path;
+  };
+  nodes.forEach((node, i) => {
+    if (line.has(i) || (node.status === "pruned" && !pruned)) return;
+    const path = follow(i).filter((j) => !line.has(j));
+    let at = line.get(node.parent) + 1;
+    while ((ends[at] ?? 0) >= node.step) at++;
+    for (const j of path) line.set(j, at);
+    ends[at] = nodes[path.at(-1)].step;
+  });
+  return { line, children };
+}
+
+const signed = (x) => x.toFixed(3).replace("-", "−");
+/** p(token | tokens before it). */
+const chance = (nodes, i) => Math.exp(nodes[i].logP - nodes[nodes[i].parent].logP);
+
+class Tree {
+  constructor(tree, onchoose) {
+    Object.assign(this, { tree, onchoose, chosen: -1, buttons: new Map() });
+    this.marks = marksWords(tree.nodes.map((node) => node.token));
+    this.svg = el("svg", { "aria-hidden": "true" });
+    this.space = el("div", { class: "tree-space", role: "group", "aria-label": "Search tree; arrow keys follow it" });
+    this.node = el("div", { class: "tree", tabindex: -1 }, this.space);
+    this.space.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  show(pruned) {
+    const { nodes, hypotheses, prefix } = this.tree, { line, children } = lines(this.tree, pruned);
+    Object.assign(this, { line, children });
+    const context = new OffscreenCanvas(1, 1).getContext("2d");
+    context.font = FONT;
+    const width = (i) => Math.ceil(context.measureText(part(nodes[i].token, this.marks)).width) + 20;
+    const widest = [];
+    for (const i of line.keys()) if (i) widest[nodes[i].step] = Math.max(widest[nodes[i].step] ?? 0, width(i));
+    const left = [0, 4];
+    widest.forEach((wide, step) => { left[step + 1] = left[step] + wide + GAP; });
+    const place = (i) => ({ x: left[nodes[i].step], y: line.get(i) * LINE, w: width(i) });
+    const best = new Set(hypotheses[0].nodes), final = new Set(hypotheses.flatMap((h) => h.nodes));
+    this.buttons.clear();
+    const shown = [...line.keys()].filter(Boolean).sort((a, b) => a - b);
+    this.space.replaceChildren(this.svg, ...shown.map((i) => {
+      const { x, y } = place(i), node = nodes[i], p = chance(nodes, i), forced = node.step <= prefix.length;
+      const kind = forced ? "forced" : node.status === "pruned" ? "pruned" : best.has(i) ? "best" : final.has(i) ? "kept" : "left";
+      const button = el("button", { class: `node ${kind}`, type: "button", dir: "auto", tabindex: -1, "data-node": i,
+        "aria-label": `${token(node.token)}, probability ${percent(p)}, ${forced ? "forced" : kind === "left" ? "left later" : STATUS[node.status]}`,
+        onclick: () => this.choose(i), onfocus: () => this.choose(i) }, part(node.token, this.marks));
+      Object.assign(button.style, { left: `${x}px`, top: `${y}px` });
+      if (kind !== "pruned") button.style.setProperty("--shade", (alpha(p) * 0.32).toFixed(3));
+      this.buttons.set(i, button);
+      return button;
+    }), ...hypotheses.map((hypothesis, at) => {
+      const last = place(hypothesis.nodes.at(-1));
+      const score = el("span", { class: "score num" }, signed(hypothesis.score));
+      Object.assign(score.style, { left: `${last.x + last.w + 12}px`, top: `${at * LINE}px` });
+      return score;
+    }));
+    const last = (i) => (best.has(i) ? 1 : 0); // the best path lies above the others
+    this.svg.replaceChildren(...shown.filter((i) => nodes[i].parent > 0).sort((a, b) => last(a) - last(b)).map((i) => {
+      const a = place(nodes[i].parent), b = place(i), x = a.x + a.w, y = a.y + 16, v = b.y + 16, middle = Math.max(x, b.x - GAP);
+      return el("path", { class: best.has(i) ? "best" : "", d: `M${x} ${y}H${middle}C${middle + 14} ${y} ${b.x - 14} ${v} ${b.x} ${v}` });
+    }));
+    this.space.style.width = `${left.at(-1) + 90}px`;
+    this.space.style.height = `${(Math.max(...line.values()) + 1) * LINE}px`;
+    this.mark();
+  }
+
+  choose(i) {
+    if (i === this.chosen) return;
+    this.chosen = i;
+    this.mark();
+    this.onchoose(i);
+  }
+
+  mark() {
+    const reachable = this.buttons.has(this.chosen) ? this.chosen : this.buttons.keys().next().value;
+    for (const [i, button] of this.buttons) {
+      button.setAttribute("aria-pressed", String(i === this.chosen));
+      button.tabIndex = i === reachable ? 0 : -1;
+    }
+  }
+
+  key(event) {
+    const here = Number(document.activeElement?.dataset?.node), { nodes } = this.tree;
+    if (!here) return;
+    const column = [...this.buttons.keys()].filter((i) => nodes[i].step === nodes[here].step)
+      .sort((a, b) => this.line.get(a) - this.line.get(b));
+    const next = { ArrowLeft: nodes[here].parent, ArrowRight: this.children[here][0],
+      ArrowUp: column[column.indexOf(here) - 1], ArrowDown: column[column.indexOf(here) + 1],
+      Home: this.tree.hypotheses[0].nodes[0], End: this.tree.hypotheses[0].nodes.at(-1) }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    this.buttons.get(next)?.focus();
+  }
+}
+
+/** The tokens that were considered where a node stands; each can be forced. */
+function alternatives(tree, i, force) {
+  const { nodes } = tree, { parent } = nodes[i];
+  const found = nodes.map((node, at) => at).filter((at) => at && nodes[at].parent === parent).sort((a, b) => nodes[b].logP - nodes[a].logP);
+  return el("table", { class: "choices" },
+    el("thead", { class: "hidden" }, el("tr", {}, ["token", "probability", "status", "action"].map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, found.map((at) => {
+      const p = chance(nodes, at), bar = el("i"), text = token(nodes[at].token);
+      bar.style.width = `${100 * p}%`;
+      return el("tr", {}, el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
+        el("td", {}, el("span", { class: "meter" }, bar), el("span", { class: "num" }, percent(p))),
+        el("td", { class: "dim" }, STATUS[nodes[at].status]),
+        el("td", {}, el("button", { class: "chip", type: "button", "aria-label": `Force ${text}`, onclick: () => force(at) }, "force")));
+    })));
+}
+
+export function searchView(run, model, { request, force }) {
+  const space = el("div", {}), panel = el("div", { class: "panel" }), result = el("div", { class: "result" }), filter = el("div", { class: "controls" });
+  const error = el("p", { class: "error", role: "alert", hidden: true });
+  const forced = state.prefix.split(",").filter(Boolean).map(Number);
+  let tree = null, drawn = null;
+
+  const path = (i) => { const ids = []; for (let at = i; at > 0; at = tree.nodes[at].parent) ids.unshift(tree.nodes[at].id); return ids; };
+  const fail = (problem) => { error.textContent = problem.message; error.hidden = false; };
+
+  async function type(i, text) {
+    error.hidden = true;
+    if (!text.trim()) return fail(new Error("Type a word to force."));
+    try {
+      force((await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text })).prefix);
+    } catch (problem) { fail(problem); }
+  }
+
+  function choose(i) {
+    const node = tree.nodes[i], input = el("input", { size: 14, dir: "auto", maxlength: 200, "aria-label": "A word to force here" });
+    set({ node: i });
+    const before = node.parent > 0 ? token(tree.nodes[node.parent].token) : null;
+    panel.replaceChildren(
+      el("h3", {}, "In place of ", el("b", { dir: "auto" }, token(node.token)), before ? el("span", { class: "dim" }, " after ", el("span", { dir: "auto" }, before)) : ""),
+      el("p", { class: "dim" }, `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; score of the hypothesis so far ${signed(node.score)}, log p ${signed(node.logP)}`),
+      alternatives(tree, i, (at) => force(path(at))),
+      el("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); type(i, input.value); } },
+        el("label", { class: "field" }, "another word ", input), el("button", { class: "chip", type: "submit" }, "force")));
+    announce(`${token(node.token)}, probability ${percent(chance(tree.nodes, i))}, ${STATUS[node.status]}`);
+  }
+
+  function outputs(original) {
+    const side = (name, best, other) => el("section", {}, el("h3", { class: "dim" }, name),
+      el("p", { class: "answer", dir: "auto" }, ...marked(other.text, best.text)),
+      el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(best.logP)), ", score ", el("span", { class: "num" }, signed(best.score))));
+    const [a, b] = [original.hypotheses[0], tree.hypotheses[0]];
+    result.replaceChildren(el("div", { class: "pair" }, side("as the model searched", a, b), side("from the forced tokens", b, a)));
+    announce(`with forced tokens the output is ${b.text}`);
+  }
+
+  function showFilter() {
+    filter.replaceChildren(chip("pruned", state.pruned !== "", () => { set({ pruned: state.pruned ? "" : "1" }); showFilter(); drawn.show(state.pruned !== ""); }));
+  }
+
+  async function load() {
+    const searches = [api.search({ ...request(), prefix: forced })];
+    if (forced.length) searches.push(api.search(request()));
+    const [found, original] = await Promise.all(searches);
+    tree = found;
+    drawn = new Tree(tree, choose);
+    space.replaceChildren(drawn.node);
+    showFilter();
+    drawn.show(state.pruned !== "");
+    if (original) outputs(original);
+    const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
+    const doubt = free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
+    if (doubt) drawn.choose(state.node !== "" && Number(state.node) > 0 && Number(state.node) < tree.nodes.length ? Number(state.node) : doubt);
+  }
+
+  load().catch(fail);
+  return el("section", { class: "card" },
+    el("header", {}, el("h2", {}, "What the search kept and pruned"),
+      el("p", { class: "dim" }, "Left to right; the best hypothesis on top, others from where they differ. Darker is likelier; the number is the score."), filter),
+    result, error, space, panel);
+}
