@@ -104,7 +104,9 @@ def _write(folder: Path, model: Any, name: str) -> None:
         "views": VIEWS,
         "models": [name],
         "bytes": (inside / "model.safetensors").stat().st_size,
-        "tokenizers": sorted(path.name for path in inside.glob("*.json") if path.stem not in ("card", "config")),
+        "tokenizers": sorted(
+            path.name for path in inside.glob("*.json") if path.stem not in ("card", "config")
+        ),
     }
     (inside / "description.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
     if model.source_tokenizer.languages:

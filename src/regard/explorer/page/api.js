@@ -52,3 +52,9 @@ export async function head(run, map, which) {
   }
   return heads.get(key);
 }
+
+/** How much each source token counts for target token `row` (leave-one-out); null if there is no such figure. */
+export async function leaveOneOut(run, row) {
+  const headers = { "content-type": "application/json" }, body = JSON.stringify({ run: run.id, row });
+  return (await (await answer("trust", { method: "POST", headers, body })).json()).scores?.leave_one_out ?? null;
+}

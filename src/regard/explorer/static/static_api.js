@@ -34,8 +34,22 @@ export function describeModel(progress = null) {
   return call("describe", []);
 }
 
-export const run = (body, signal) => call("run", [body], signal);
-export const thumbnails = (run) => call("thumbnails", [run.id]);
+export const run = async (request, signal) => Object.assign(await call("run", [request], signal), { request });
+
+/** Call with the id of a run; one that is no longer in memory is run again first. */
+async function ofRun(run, method, ...args) {
+  try {
+    return await call(method, [run.id, ...args]);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    run.id = (await call("run", [{ ...run.request, base: null }])).id;
+    return call(method, [run.id, ...args]);
+  }
+}
+
+/** Run a text again with a base, for what changed attention does. */
+export const runAgainst = async (base, request) => Object.assign(await ofRun(base, "runAgainst", request), { request });
+export const thumbnails = (run) => ofRun(run, "thumbnails");
 
 const heads = new Map(), KEPT = 64;
 
@@ -43,7 +57,7 @@ const heads = new Map(), KEPT = 64;
 export function head(run, map, which) {
   const key = `${run.id} ${map} ${which}`;
   if (!heads.has(key)) {
-    const promise = call("head", [run.id, map, which === "mean" ? which : Number(which)]);
+    const promise = ofRun(run, "head", map, which === "mean" ? which : Number(which));
     heads.set(key, promise);
     promise.catch(() => heads.delete(key));
     if (heads.size > KEPT) heads.delete(heads.keys().next().value);
@@ -51,5 +65,5 @@ export function head(run, map, which) {
   return heads.get(key);
 }
 
-/** How much each source token counts for target token `row` (leave-one-out), and Kendall's τ of that with each of `rows`. */
-export const leaveOneOut = (run, row, rows, signal) => call("leaveOneOut", [run.id, row, rows], signal);
+/** How much each source token counts for target token `row`. */
+export const leaveOneOut = (run, row) => ofRun(run, "leaveOneOut", row);

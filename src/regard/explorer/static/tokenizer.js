@@ -94,8 +94,11 @@ export class Tokenizer {
     return symbols;
   }
 
+  /** Whether a token is part of a text: special and language tokens are not. */
+  isText(id) { return (id > EOS || id === UNK) && !this.languageIds.has(id); }
+
   decode(ids) {
-    const kept = ids.filter((id) => (id > EOS || id === UNK) && !this.languageIds.has(id)).map((id) => this.pieces[id]);
+    const kept = ids.filter((id) => this.isText(id)).map((id) => this.pieces[id]);
     if (this.kind === "word") return kept.join(" ");
     const text = this.kind === "byte-bpe" ? fromBytes(kept) : kept.join("");
     return this.prefix && text.startsWith(" ") ? text.slice(1) : text;
@@ -121,7 +124,7 @@ export class Tokenizer {
     let text = "";
     const spans = [];
     if (this.kind === "byte-bpe") {
-      const data = ids.map((id) => (id > EOS || id === UNK ? bytes([this.pieces[id]]) : []));
+      const data = ids.map((id) => (this.isText(id) ? bytes([this.pieces[id]]) : []));
       let characters = 0; // lead bytes so far
       for (const part of data) {
         const first = characters + (part.length && !isLead(part[0]) ? -1 : 0);
@@ -134,7 +137,7 @@ export class Tokenizer {
       for (const span of spans) if (span) span.forEach((c, i) => { span[i] = starts[Math.min(c, letters.length)]; });
     } else {
       for (const id of ids) {
-        const piece = id > EOS || id === UNK ? (this.kind === "word" ? " " : "") + this.pieces[id] : "";
+        const piece = this.isText(id) ? (this.kind === "word" ? " " : "") + this.pieces[id] : "";
         spans.push(piece ? [text.length, text.length + piece.length] : null);
         text += piece;
       }
@@ -150,7 +153,7 @@ const fromBytes = (pieces) => decodeUtf8(bytes(pieces));
 
 /** A token of space alone belongs to the next word; a token of no word is an entry of its own. */
 function side(tokens, text, spans) {
-  const words = [...text.matchAll(/\S+/gu)].map((m) => ({ text: m[0], start: m.index, end: m.index + m[0].length, tokens: [] }));
+  const words = [...text.matchAll(/\P{White_Space}+/gu)].map((m) => ({ text: m[0], start: m.index, end: m.index + m[0].length, tokens: [] }));
   const alone = [];
   tokens.forEach((name, t) => {
     const span = spans[t];

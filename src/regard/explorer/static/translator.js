@@ -144,17 +144,3 @@ function best(values, count) {
   }
   return found;
 }
-
-/** Kendall's τ-b of two lists of scores; null if all of one are equal. */
-export function kendall(x, y) {
-  let agree = 0, untiedX = 0, untiedY = 0;
-  for (let i = 0; i < x.length; i++) {
-    for (let j = 0; j < i; j++) {
-      const a = Math.sign(x[i] - x[j]), b = Math.sign(y[i] - y[j]);
-      agree += a * b;
-      untiedX += a * a;
-      untiedY += b * b;
-    }
-  }
-  return untiedX * untiedY ? agree / Math.sqrt(untiedX * untiedY) : null;
-}

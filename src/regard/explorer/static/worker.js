@@ -4,7 +4,7 @@ import { guessLanguage, readGuesser } from "./language.js";
 import { Run } from "./run.js";
 import { readTensors } from "./tensors.js";
 import { EOS, Tokenizer, splitLanguage } from "./tokenizer.js";
-import { Translator, kendall } from "./translator.js";
+import { Translator } from "./translator.js";
 
 const KEPT = 24; // runs in memory
 const runs = new Map(), cancelled = new Set();
@@ -34,12 +34,13 @@ async function* chunks(reader) {
   for (let part = await reader.read(); !part.done; part = await reader.read()) yield part.value;
 }
 
-/** Lets messages in, so that a run can be cancelled. */
+const channel = new MessageChannel();
+/** A function that lets messages in now and then, and throws once call `id` is cancelled. */
 function pauseFor(id) {
   let last = performance.now();
   return async () => {
     if (performance.now() - last > 30) {
-      await new Promise((resolve) => { setTimeout(resolve); });
+      await new Promise((resolve) => { channel.port1.onmessage = resolve; channel.port2.postMessage(0); });
       last = performance.now();
     }
     if (cancelled.has(id)) throw new DOMException("cancelled", "AbortError");
@@ -95,16 +96,13 @@ const methods = {
     return run.describe(name);
   },
 
+  runAgainst: (base, request, id) => methods.run({ ...request, base }, id),
   thumbnails: async (id) => get(id).thumbnails(),
   head: async (id, map, which) => get(id).head(map, which),
 
-  /** How much each source token counts for a target token, and how far that agrees with given rows of weights. */
-  async leaveOneOut(id, row, rows, call) {
-    const { input, tokens, left = new Map() } = get(id);
-    get(id).left = left;
-    if (!left.has(row)) left.set(row, await translator.leaveOneOut(input, tokens, row, pauseFor(call)));
-    const scores = left.get(row);
-    return { scores, taus: rows.map((weights) => kendall(weights.slice(0, scores.length), scores)) };
+  async leaveOneOut(id, row, call) {
+    const { input, tokens } = get(id);
+    return translator.leaveOneOut(input, tokens, row, pauseFor(call));
   },
 };
 
