@@ -39,7 +39,10 @@ def tab(chromium):
     """A page that fails the test on console errors and on requests to other machines."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page, problems = context.new_page(), []
-    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda m: problems.append(f"{m.text} {m.location}") if m.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda e: problems.append(str(e)))
     page.on("dialog", lambda d: (problems.append(f"dialog {d.message}"), d.dismiss()))
 

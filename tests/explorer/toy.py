@@ -1,7 +1,11 @@
 """A tiny translator that is trained in three seconds, a browser, and what tests do in a page."""
 
 import shutil
+import threading
 import time
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -18,14 +22,14 @@ ENCODER = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32, "norm": 
 DECODER = ENCODER | {"layers": 2}
 
 
-def translator(path, steps=220, seed=1):
+def translator(path, steps=220, seed=1, **options):
     """Train a word-by-word translator whose target words have several tokens; return the loaded model."""
     generator = torch.Generator().manual_seed(1)
     words = list(LEXICON)
     source = Tokenizer.train([" ".join(words)] * 3, "word", 50)
     target = Tokenizer.train([" ".join(LEXICON.values())] * 3, "bpe", 56)
     config = AutoregressiveOptions.model_validate(
-        {"dim": 32, "tie": "target", "encoder": ENCODER, "decoder": DECODER, "dropout": 0.0}
+        {"dim": 32, "tie": "target", "encoder": ENCODER, "decoder": DECODER, "dropout": 0.0} | options
     ).model_dump()
     torch.manual_seed(seed)
     model = build(config, len(source), len(target))
@@ -59,6 +63,24 @@ def _batch(words, source, target, generator):
 def _padded(rows):
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+@contextmanager
+def files_served(folder):
+    """Serve a folder as any web server does; yield its address."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def browser():

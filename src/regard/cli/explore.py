@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from regard.cli.export import Overwrite
+from regard.errors import OptionError
 
 if TYPE_CHECKING:
     import threading
@@ -41,6 +45,11 @@ def command(
             "separated by tabs.",
         ),
     ] = None,
+    static: Annotated[
+        Path | None,
+        typer.Option("--static", metavar="FOLDER", help="Write a site that needs no Python, and exit."),
+    ] = None,
+    overwrite: Overwrite = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8600,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
@@ -64,7 +73,12 @@ def command(
         regard explore runs/small runs/small-student
 
         regard explore --hf minilm
+
+        regard explore --static site runs/small
     """
+    if static is not None:
+        _write_site(static, model, other, hf, overwrite)
+        return
     from regard.cli.jobs import report
     from regard.explorer.explorer_routes import Explorer
     from regard.serving import auth, server
@@ -87,7 +101,6 @@ def command(
 
 def _service(model: Path | None, hf: Path | None) -> Service:
     """Return the service of the named model, of the default one, or of the page without a model."""
-    from regard.errors import OptionError
     from regard.explorer.page_service import NoModel, PageService
     from regard.models.default import VARIABLE, default_model
     from regard.models.folder import load
@@ -108,8 +121,28 @@ def _service(model: Path | None, hf: Path | None) -> Service:
                 raise
             return PageService(NoModel())
     loaded = load(model)
-    name = loaded.card.get("name") or model.resolve().name
-    return make_service(loaded, name, RequestLimits(), workers=1)
+    return make_service(loaded, _name(loaded, model), RequestLimits(), workers=1)
+
+
+def _name(loaded: Any, folder: Path) -> str:
+    return loaded.card.get("name") or folder.resolve().name
+
+
+def _write_site(
+    folder: Path, model: Path | None, other: Path | None, hf: Path | None, overwrite: bool
+) -> None:
+    """Write the static site of a translator: the named one, or the default."""
+    from regard.explorer.static_site import write_site
+    from regard.models.default import default_model
+    from regard.models.folder import load
+
+    for given in filter(None, (other, hf)):
+        raise OptionError(f"--static writes one model of regard; leave out {given}")
+    model = default_model("explore") if model is None else model
+    loaded = load(model)
+    size = write_site(folder, loaded, _name(loaded, model), overwrite=overwrite)
+    print(f"{folder} holds the page and its model, {size / 2**20:.1f} MiB; any web server can serve it:")
+    print(f"  python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(folder))}")
 
 
 def _others(folder: Path | None, service: Service) -> list[ExploredModel]:
@@ -120,7 +153,7 @@ def _others(folder: Path | None, service: Service) -> list[ExploredModel]:
     from regard.models.folder import load
 
     loaded = load(folder)
-    name = loaded.card.get("name") or folder.resolve().name
+    name = _name(loaded, folder)
     return [ExploredModel(loaded, f"{name} (second)" if name == service.name else name)]
 
 

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from regard.attention.edits import Edit, Pinned, Uniform, Zero
+from regard.attention.edits import Edit, Pinned, Rows, Uniform, Zero
 from regard.decoding.attention_weights import kind_of
 from regard.errors import OptionError
 from regard.serving.requests import Body
+
+Weight = Annotated[float, Field(ge=0, le=1)]
 
 
 class AttentionChange(Body):
     """One change: which map, head and row, and what happens to the weights."""
 
     map: str = Field(max_length=200, description="Name of the attention map, as in `regard.watch`.")
-    change: Literal["uniform", "zero", "pin"] = Field(
-        description="uniform: equal weights; zero: no weights; pin: all weight on one key."
+    change: Literal["uniform", "zero", "pin", "weights"] = Field(
+        description="uniform: equal weights; zero: no weights; pin: all weight on one key; weights: given ones."
     )
     head: int | None = Field(None, ge=0, description="The head; default: all heads of the map.")
     row: int | None = Field(None, ge=0, description="The row (query position); default: all rows.")
     key: int | None = Field(None, ge=0, description="The column that `pin` puts all weight on.")
+    weights: tuple[Weight, ...] | None = Field(
+        None, max_length=10_000, description="The weights of a row, by column, for `weights`."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRow(Edit):
+    """The same weights in every selected row; keys beyond them, and masked ones, get 0."""
+
+    weights: tuple[float, ...]
+
+    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+        row = torch.zeros_like(rows.weights[..., :1, :])
+        count = min(len(self.weights), row.shape[-1])
+        row[..., :count] = torch.tensor(self.weights[:count]).to(row)
+        return row.expand(rows.weights.shape)
 
 
 def as_edits(changes: tuple[AttentionChange, ...]) -> dict[str, list[Edit]]:
@@ -35,6 +56,10 @@ def as_edits(changes: tuple[AttentionChange, ...]) -> dict[str, list[Edit]]:
 def _as_edit(change: AttentionChange) -> Edit:
     if (change.key is not None) != (change.change == "pin"):
         raise OptionError("key is the column that change 'pin' needs, and no other change takes it")
+    if (change.weights is not None) != (change.change == "weights"):
+        raise OptionError("weights are what change 'weights' needs, and no other change takes them")
+    if change.weights is not None:
+        return GivenRow(change.weights, heads=change.head, queries=change.row)
     if change.change == "uniform":
         return Uniform(heads=change.head, queries=change.row)
     if change.change == "zero":

@@ -80,8 +80,10 @@ def word_weights(cross: Tensor, source: Words, target: Words) -> Tensor:
 
 
 def _bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return what a token adds to the text, in UTF-8; a byte-bpe token may be part of a character."""
-    if token <= EOS and token != UNK:
+    """Return what a token adds to the text, in UTF-8; a byte-bpe token may be part of a character, and a special or
+    language token adds nothing.
+    """
+    if (token <= EOS and token != UNK) or token in tokenizer._skipped:
         return b""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.bytes_of(token)

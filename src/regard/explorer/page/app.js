@@ -206,6 +206,13 @@ async function withToken(call, again = false) {
   }
 }
 
+/** How much of the model is loaded, in a site without a server. */
+function showProgress(part) {
+  const bar = page.view.querySelector("progress") ?? el("progress", { "aria-label": "Loading the model" });
+  bar.value = part;
+  if (!bar.isConnected) page.view.replaceChildren(el("p", { class: "empty" }, "Loading the model ", bar));
+}
+
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
@@ -215,7 +222,7 @@ async function start() {
   });
   rove(page.tabs, "button");
   try {
-    model = await withToken(api.describeModel);
+    model = await withToken(() => api.describeModel(showProgress));
   } catch (error) {
     showError(error);
     return show("mechanism");

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { marked } from "./difference.js";
 import { announce, choice, el } from "./dom.js";
+import { draggable, kendall, reweighted } from "./drag.js";
 import { percent, probability, reading } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { state } from "./state.js";
@@ -70,7 +71,11 @@ export function whatIfView(run, model, { runAgain }) {
     head: "all", row: "all", change: "uniform", key: 0 };
   const changes = [];
   const form = el("div", { class: "controls" }), list = el("ul", { class: "list" }), result = el("div", { class: "result" });
-  const error = el("p", { class: "error", role: "alert", hidden: true });
+  const error = el("p", { class: "error", role: "alert", hidden: true }), space = el("div", {});
+  const matrix = new Matrix({ label: "Attention weights; drag a cell up or down, or press Shift and an arrow, to change its weight" });
+  draggable(matrix, drag);
+  const counted = new Map(); // leave-one-out scores by row
+  let busy = false, again = false;
   const tokens = (side) => entries(run.sides[side], "tokens");
   const name = (map) => `${map.kind} ${map.layer + 1}`;
 
@@ -86,6 +91,48 @@ export function whatIfView(run, model, { runAgain }) {
       choice("change", Object.entries(CHANGES), draft.change, update("change"), true),
       ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),
       el("button", { class: "primary", type: "button", onclick: add }, "Change and run again"));
+    space.hidden = !map.rowsEditable;
+    if (map.rowsEditable) showMatrix(map, rows, columns);
+  }
+
+  /** The weights of the chosen map and head, with the rows that were dragged. */
+  async function showMatrix(map, rows, columns) {
+    try {
+      const weights = (await api.head(run, draft.map, draft.head === "all" ? "mean" : draft.head)).slice();
+      for (const { request } of changes) {
+        if (request.change === "weights" && request.map === map.name && (request.head ?? "all") === numbered(draft.head)) weights.set(request.weights, request.row * map.columns);
+      }
+      matrix.show(weights, rows, columns);
+    } catch (problem) { error.textContent = problem.message; error.hidden = false; }
+  }
+
+  function drag(row, column, weight) {
+    const map = run.maps[draft.map], head = numbered(draft.head), start = row * map.columns;
+    const count = map.kind === "decoder" ? row + 1 : map.columns; // a decoder sees no later tokens
+    if (column >= count) return;
+    const weights = reweighted([...matrix.weights.subarray(start, start + map.columns)], column, weight, count);
+    matrix.weights.set(weights, start);
+    matrix.show(matrix.weights, matrix.rows, matrix.columns);
+    const same = ({ request: r }) => r.change === "weights" && r.map === map.name && (r.head ?? "all") === head && r.row === row;
+    const text = [name(map), head === "all" ? null : `head ${head + 1}`, `row ${matrix.rows[row].text}`, `${matrix.columns[column].text} ${weight.toFixed(2)}`];
+    const change = { text: text.filter(Boolean).join(", "), request: { map: map.name, change: "weights", row, weights, ...(head === "all" ? {} : { head }) } };
+    const at = changes.findIndex(same);
+    if (at < 0) changes.push(change); else changes[at] = change;
+    decode();
+  }
+
+  /** How far attention to the source, as it is and as dragged, agrees with what each source token counts for. */
+  async function figure({ map: mapName, head = "mean", row, weights }) {
+    const index = run.maps.findIndex((m) => m.name === mapName), map = run.maps[index];
+    if (map.kind !== "cross" || run.task !== "translate") return null;
+    if (!counted.has(row)) counted.set(row, await api.leaveOneOut(run, row));
+    const scores = counted.get(row);
+    if (!scores) return null;
+    const before = await api.head(run, index, head);
+    const tau = (values) => kendall(values.slice(0, scores.length), scores)?.toFixed(2) ?? "not defined";
+    return el("p", { class: "dim", id: "leave-one-out" }, "Without one source token at a time, the distribution of ",
+      el("b", { dir: "auto" }, tokens("target")[row].text), " changes most for ", el("b", { dir: "auto" }, tokens("source")[scores.indexOf(Math.max(...scores))].text),
+      "; τ of these changes with the weights as they are ", el("span", { class: "num" }, tau(before.subarray(row * map.columns))), ", changed ", el("span", { class: "num" }, tau(weights)));
   }
 
   function add() {
@@ -101,21 +148,32 @@ export function whatIfView(run, model, { runAgain }) {
 
   function showList() {
     list.replaceChildren(...changes.map((change, i) => el("li", {}, el("span", { dir: "auto" }, change.text),
-      el("button", { type: "button", "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); } }, "×"))));
+      el("button", { type: "button", "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); showForm(); } }, "×"))));
   }
 
+  /** Run again with all changes; while a run is under way, only the last call counts. */
   async function decode(added = false) {
+    if (busy) { again = true; return; }
+    busy = true;
+    await decodeOnce(added);
+    busy = false;
+    if (again) { again = false; decode(); }
+  }
+
+  async function decodeOnce(added) {
     showList();
     error.hidden = true;
     if (!changes.length) { result.replaceChildren(); return; }
+    const { request } = changes.at(-1);
     result.setAttribute("aria-busy", "true");
     try {
-      const again = await runAgain(changes.map((change) => change.request));
-      const same = JSON.stringify(simple(again.output)) === JSON.stringify(simple(run.output));
-      const left = outcome("attention as it is", run.output, again.output), right = outcome("attention changed", again.output, run.output);
+      const after = await runAgain(changes.map((change) => change.request));
+      const dragged = request.change === "weights" ? await figure(request) : pictures(run, after, request);
+      const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
+      const left = outcome("attention as it is", run.output, after.output), right = outcome("attention changed", after.output, run.output);
       result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),
-        ...[comparison(again.output)].filter(Boolean), pictures(run, again, changes.at(-1).request));
-      announce(same ? "The output stays the same." : `The output changes to ${again.output.text ?? again.output.label ?? ""}`);
+        ...[comparison(after.output), dragged].filter(Boolean));
+      announce(same ? "The output stays the same." : `The output changes to ${after.output.text ?? after.output.label ?? ""}`);
     } catch (problem) {
       if (added) { changes.pop(); showList(); }
       error.textContent = problem.message;
@@ -124,11 +182,14 @@ export function whatIfView(run, model, { runAgain }) {
     result.removeAttribute("aria-busy");
   }
 
+  space.append(el("p", { class: "dim" }, "Or drag a cell up or down: its weight changes, the others of its row keep their proportions."), matrix.node);
   showForm();
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "What if the model attended elsewhere?"),
       el("p", { class: "dim" }, "Change attention weights, and the model runs again with them.")),
-    form, list, error, result);
+    form, list, error, result, space);
 }
+
+const numbered = (head) => (head === "all" ? head : Number(head));
 
 const simple = ({ text, label, tags, vector }) => ({ text, label, tags, vector });
