@@ -18,10 +18,10 @@ from regard.models.crf import (
     check_rules,
     log_sum,
     negative_log_likelihood,
-    none,
     path_score,
     rules,
     viterbi,
+    zero_transitions,
 )
 
 TAGS = {
@@ -124,9 +124,10 @@ def test_training_under_rules_gives_forbidden_steps_no_weight_and_no_nan() -> No
     nll = negative_log_likelihood(emissions, torch.tensor([[0, 2, 3]]), ends, steps)
     legal = [path for path in product(range(4), repeat=3) if not BIO.problems([tags[i] for i in path])]
     values = torch.tensor(
-        [scored(emissions[0], path, none(4).like(emissions)) for path in legal], dtype=torch.float64
+        [scored(emissions[0], path, zero_transitions(4).like(emissions)) for path in legal],
+        dtype=torch.float64,
     )
-    right = scored(emissions[0], (0, 2, 3), none(4).like(emissions))
+    right = scored(emissions[0], (0, 2, 3), zero_transitions(4).like(emissions))
     assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - right)
     nll.sum().backward()
     for p in crf.parameters():
