@@ -22,7 +22,7 @@ from regard.pictures import picture as picture_module
 from regard.pictures.attention_views import attention_picture
 from regard.pictures.colors import LEVELS, level, ramp
 from regard.pictures.labels import clean, ems, shorten
-from regard.pictures.matrix_picture import MOST, groups_of, merge
+from regard.pictures.matrix_picture import MAX_TOKENS, groups_of, merge
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = [
@@ -129,7 +129,7 @@ def test_long_inputs_are_merged_and_their_rows_still_sum_to_one():
     words = [f"w{i}" for i in range(500)]
     picture, _ = drawn(words, words, title="long")
     merged = picture.merged()
-    assert merged.weights.shape == (len(groups_of(500, MOST)),) * 2 and len(merged.rows) <= MOST
+    assert merged.weights.shape == (len(groups_of(500, MAX_TOKENS)),) * 2 and len(merged.rows) <= MAX_TOKENS
     assert torch.allclose(merged.weights.sum(-1), torch.ones(len(merged.rows), dtype=torch.float64))
     assert merged.note == "each row is up to 6 of 500 tokens; each column is up to 6 of 500 tokens"
     assert len(picture.svg()) < 400_000

@@ -10,7 +10,7 @@ from torch import nn
 from regard.attention.energy import Additive, Bilinear, Cosine, Dot, ScaledDot
 from regard.diagrams.encoders import (
     FAINT,
-    Part,
+    DrawnSequence,
     attention_rows,
     describe_stack,
     feed_forward_row,
@@ -59,98 +59,107 @@ def _attention_name(attention: nn.Module | None) -> str:
     return NAMES.get(type(attention), "attention")
 
 
-def draw_decoder(part: Part, decoder: nn.Module, memory: Part | None) -> None:
+def draw_decoder(sequence: DrawnSequence, decoder: nn.Module, memory: DrawnSequence | None) -> None:
     """Draw a decoder above its input tokens; `memory` is that of the encoder, None for language models."""
-    part.embed(getattr(decoder, "position", None))
+    sequence.embed(getattr(decoder, "position", None))
     if isinstance(decoder, BahdanauDecoder):
-        _bahdanau(part, decoder, memory)
+        _bahdanau(sequence, decoder, memory)
     elif isinstance(decoder, TransformerDecoder):
-        _transformer(part, decoder, memory)
+        _transformer(sequence, decoder, memory)
     elif isinstance(decoder, RecurrentDecoder):
-        _recurrent(part, decoder, memory)
+        _recurrent(sequence, decoder, memory)
     else:  # of another package
-        part.layer(lambda i: "layer", "layer", type(decoder).__name__)
+        sequence.layer(lambda i: "layer", "layer", type(decoder).__name__)
 
 
-def attend_to(part: Part, queries: Sequence[Node], memory: Part, highlighted: int = 1) -> None:
+def attend_to(
+    sequence: DrawnSequence, queries: Sequence[Node], memory: DrawnSequence, highlighted: int = 1
+) -> None:
     """Edges from every source state to every query; those of one query are highlighted."""
     for i, query in enumerate(queries):
         for state in memory.top:
             strength = 1.0 if i == min(highlighted, len(queries) - 1) else FAINT
-            part.graph.edge(state, query, "attends", strength=strength)
-    if SHORT_CIRCUIT not in part.graph.remarks:
-        part.graph.remarks.append(SHORT_CIRCUIT)
+            sequence.graph.edge(state, query, "attends", strength=strength)
+    if SHORT_CIRCUIT not in sequence.graph.remarks:
+        sequence.graph.remarks.append(SHORT_CIRCUIT)
 
 
-def _rise_above(part: Part, memory: Part, rows: float = 2.0) -> float:
+def _rise_above(sequence: DrawnSequence, memory: DrawnSequence, rows: float = 2.0) -> float:
     """Rows to climb so that edges from the encoder's states fan out below the next row."""
-    return max(1.0, memory.row + rows - part.row)
+    return max(1.0, memory.row + rows - sequence.row)
 
 
-def _recurrent(part: Part, decoder: RecurrentDecoder, memory: Part | None) -> None:
-    recurrent_rows(part, decoder.stack, "s" if memory else "h")
-    states, attention = part.top, decoder.attention
+def _recurrent(sequence: DrawnSequence, decoder: RecurrentDecoder, memory: DrawnSequence | None) -> None:
+    recurrent_rows(sequence, decoder.stack, "s" if memory else "h")
+    states, attention = sequence.top, decoder.attention
     if memory is None:
         return
-    _initial_state(part, states[0], decoder.initial_state, memory, alone=attention is None)
+    _initial_state(sequence, states[0], decoder.initial_state, memory, alone=attention is None)
     if attention is None:
         return
     caption = _attention_name(attention)
-    part.layer(
-        lambda i: numbered("a", i + 1), "attention", f"{caption} → context", rise=_rise_above(part, memory)
+    sequence.layer(
+        lambda i: numbered("a", i + 1),
+        "attention",
+        f"{caption} → context",
+        rise=_rise_above(sequence, memory),
     )
-    contexts = part.top
-    attend_to(part, contexts, memory)
+    contexts = sequence.top
+    attend_to(sequence, contexts, memory)
     if isinstance(decoder, InputFeedingDecoder):
         for context, state in zip(contexts, states[1:], strict=False):
-            part.graph.edge(context, state, "attends", dashed=True)
-        part.graph.remarks.append("Input feeding: the context is part of the next step's input (dashed).")
-    part.layer(lambda i: "[s; c]", "layer", "state and context, concatenated")
+            sequence.graph.edge(context, state, "attends", dashed=True)
+        sequence.graph.remarks.append(
+            "Input feeding: the context is sequence of the next step's input (dashed)."
+        )
+    sequence.layer(lambda i: "[s; c]", "layer", "state and context, concatenated")
 
 
-def _bahdanau(part: Part, decoder: BahdanauDecoder, memory: Part | None) -> None:
+def _bahdanau(sequence: DrawnSequence, decoder: BahdanauDecoder, memory: DrawnSequence | None) -> None:
     assert memory is not None  # Bahdanau's decoder attends to an encoder
-    graph, embedded = part.graph, part.top
-    row = part.row + _rise_above(part, memory)
+    graph, embedded = sequence.graph, sequence.top
+    row = sequence.row + _rise_above(sequence, memory)
     contexts = [
         graph.node(x - 0.34, row, numbered("c", i + 1), "attention", width=36)
-        for i, x in enumerate(part.columns)
+        for i, x in enumerate(sequence.columns)
     ]
-    graph.caption(row, "additive attention → context c", part.side)
-    part.row, part.top = row, embedded
-    recurrent_rows(part, decoder.stack, "s")
-    lowest = [node for node in graph.nodes if node.row == row + 1 and node.column in part.columns]
+    graph.caption(row, "additive attention → context c", sequence.side)
+    sequence.row, sequence.top = row, embedded
+    recurrent_rows(sequence, decoder.stack, "s")
+    lowest = [node for node in graph.nodes if node.row == row + 1 and node.column in sequence.columns]
     for i, (context, state) in enumerate(zip(contexts, lowest, strict=True)):
         graph.edge(context, state, "attends")
         if i:
-            graph.edge(part.top[i - 1], context, "flow", dashed=True)  # the query
-    attend_to(part, contexts, memory)
-    _initial_state(part, lowest[0], decoder.initial_state, memory, alone=False)
+            graph.edge(sequence.top[i - 1], context, "flow", dashed=True)  # the query
+    attend_to(sequence, contexts, memory)
+    _initial_state(sequence, lowest[0], decoder.initial_state, memory, alone=False)
     graph.remarks.append("The query is the state before (dashed); the context enters the recurrence.")
 
 
-def _initial_state(part: Part, first: Node, module: nn.Module | None, memory: Part, *, alone: bool) -> None:
+def _initial_state(
+    sequence: DrawnSequence, first: Node, module: nn.Module | None, memory: DrawnSequence, *, alone: bool
+) -> None:
     """The edge from the encoder to the decoder's first state; without attention it is the only one."""
     copied, mean = isinstance(module, CopiedInitialState), getattr(module, "of", "final") == "mean"
     for state in memory.top if mean else memory.top[-1:]:
-        part.graph.edge(state, first, "flow", strength=1.0 if alone else 0.7)
+        sequence.graph.edge(state, first, "flow", strength=1.0 if alone else 0.7)
     if alone:
         what = "a copy of" if copied else "a map of"
         which = "the mean of the states" if mean else "the last state"
-        part.graph.remarks.append(f"{BOTTLENECK} The first state is {what} {which}.")
+        sequence.graph.remarks.append(f"{BOTTLENECK} The first state is {what} {which}.")
 
 
-def _transformer(part: Part, decoder: TransformerDecoder, memory: Part | None) -> None:
+def _transformer(sequence: DrawnSequence, decoder: TransformerDecoder, memory: DrawnSequence | None) -> None:
     layer: Any = decoder.layers[0]
-    start = part.row + 1
-    attention_rows(part, layer, causal=True)
+    start = sequence.row + 1
+    attention_rows(sequence, layer, causal=True)
     if memory is not None and layer.cross is not None:
-        part.layer(
+        sequence.layer(
             lambda i: "attend",
             "attention",
             f"cross-attention, {layer.cross.heads} heads",
-            rise=_rise_above(part, memory),
+            rise=_rise_above(sequence, memory),
         )
-        attend_to(part, part.top, memory)
-    feed_forward_row(part, layer)
-    part.repeat(start, len(decoder.layers))
+        attend_to(sequence, sequence.top, memory)
+    feed_forward_row(sequence, layer)
+    sequence.repeat(start, len(decoder.layers))

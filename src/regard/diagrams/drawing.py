@@ -22,8 +22,8 @@ from regard.models.translator import Translator
 from regard.recipe.loading import Recipe, load_recipe
 
 STEPS = 4  # time steps that are drawn
-MOST_STEPS = 12
-VOCABULARY = 2000  # entries of the model that a recipe is drawn as; nothing of it is drawn
+MAX_STEPS = 12
+VOCABULARY = 2000  # size of the vocabularies of a model that is built from a recipe; not drawn
 
 DRAWINGS: dict[type, Callable[[Any, int], Graph]] = {
     Translator: model_drawings.translator,
@@ -51,7 +51,7 @@ def draw(model: Any, steps: int = STEPS, overrides: Iterable[str] = ()) -> Graph
         steps: time steps, from 2 to 12; for estimators the number of predictors.
         overrides: `key=value` strings for a recipe, such as "model.decoder.kind=bahdanau".
     """
-    steps = integer("steps", steps, 2, MOST_STEPS)
+    steps = integer("steps", steps, 2, MAX_STEPS)
     overrides = string_list("overrides", overrides)
     if isinstance(model, str | os.PathLike | Mapping | Recipe):
         model = _load(model, overrides)

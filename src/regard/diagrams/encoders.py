@@ -22,12 +22,11 @@ from regard.models.encoder import (
 )
 from regard.models.transformer import TransformerEncoder, TransformerLayer
 
-FAINT = 0.3  # of the attention of queries that are not highlighted
-Column = Callable[[int], float]
+FAINT = 0.3  # opacity of the edges to queries that are not highlighted
 
 
-class Part:
-    """The part of a graph that reads one sequence: its columns, and the nodes of its highest row."""
+class DrawnSequence:
+    """One sequence in a graph: the columns of its tokens, and the nodes of its highest row so far."""
 
     def __init__(self, graph: Graph, columns: Sequence[float], side: Side) -> None:
         self.graph, self.columns = graph, list(columns)
@@ -62,7 +61,7 @@ class Part:
         )
 
     def repeat(self, first: float, count: int) -> None:
-        """Mark the rows from `first` as a layer that is there `count` times."""
+        """Mark the rows from `first` as a layer that is repeated `count` times."""
         if count > 1:
             self.graph.band((first, self.row), (self.columns[0], self.columns[-1]), f"× {count}")
 
@@ -78,51 +77,51 @@ def position_name(position: nn.Module | None) -> str:
     return next((name for kind, name in names if isinstance(position, kind)), "positions")
 
 
-def recurrent_rows(part: Part, stack: Any, symbol: str) -> None:
+def recurrent_rows(sequence: DrawnSequence, stack: Any, symbol: str) -> None:
     """Draw a recurrent stack: one row per layer, or one that is marked as repeated."""
     count = len(stack.widths)
     for number in range(count if count <= 2 else 1):
         name = f"{describe_stack(stack)}, width {stack.widths[number]}" + (
             f", layer {number + 1}" if count == 2 else ""
         )
-        part.layer(lambda i: numbered(symbol, i + 1), "state", name)
-        for a, b in zip(part.top, part.top[1:], strict=False):
-            part.graph.edge(a, b, "flow", shift=-6 if stack.bidirectional else 0)
+        sequence.layer(lambda i: numbered(symbol, i + 1), "state", name)
+        for a, b in zip(sequence.top, sequence.top[1:], strict=False):
+            sequence.graph.edge(a, b, "flow", shift=-6 if stack.bidirectional else 0)
             if stack.bidirectional:
-                part.graph.edge(b, a, "flow", shift=6)
+                sequence.graph.edge(b, a, "flow", shift=6)
     if count > 2:
-        part.repeat(part.row, count)
+        sequence.repeat(sequence.row, count)
 
 
-def attention_rows(part: Part, layer: TransformerLayer, *, causal: bool) -> None:
+def attention_rows(sequence: DrawnSequence, layer: TransformerLayer, *, causal: bool) -> None:
     """Draw the self-attention of a Transformer layer: an edge for every key that a query may see."""
     attention: Any = layer.attention
-    allowed = allowed_keys(attention, len(part), causal)
+    allowed = allowed_keys(attention, len(sequence), causal)
     kind = "masked self-attention" if causal else "self-attention"
     details = [f"{attention.heads} heads" if attention.heads > 1 else "1 head", *_variants(attention)]
-    below = part.layer(lambda i: "attend", "attention", f"{kind}, {', '.join(details)}", joined=False)
-    highlighted = len(part) - 1 if causal else len(part) // 2
-    for i, query in enumerate(part.top):
+    below = sequence.layer(lambda i: "attend", "attention", f"{kind}, {', '.join(details)}", joined=False)
+    highlighted = len(sequence) - 1 if causal else len(sequence) // 2
+    for i, query in enumerate(sequence.top):
         for j, key in enumerate(below):
             strength = 1.0 if i == highlighted else FAINT
             if allowed[i, j] and i != j:
-                part.graph.edge(key, query, "attends", strength=strength)
-        part.graph.edge(below[i], query, "attends" if allowed[i, i] else "edge")
+                sequence.graph.edge(key, query, "attends", strength=strength)
+        sequence.graph.edge(below[i], query, "attends" if allowed[i, i] else "edge")
 
 
-def feed_forward_row(part: Part, layer: TransformerLayer) -> None:
+def feed_forward_row(sequence: DrawnSequence, layer: TransformerLayer) -> None:
     feed: Any = layer.feed
     norm = {"post": "post-norm", "pre": "pre-norm", "none": "no norm"}[str(layer.around_feed.place)]
     width = feed.W2.weight.shape[1]
-    part.layer(lambda i: "FF", "layer", f"feed-forward {width}, {feed.activation}; residual, {norm}")
+    sequence.layer(lambda i: "FF", "layer", f"feed-forward {width}, {feed.activation}; residual, {norm}")
 
 
 def allowed_keys(attention: Any, length: int, causal: bool) -> Tensor:
     """(length, length): True where a query may attend to a key."""
     from regard.attention.position_masks import Causal
 
-    own = attention.mask
-    mask = own if not causal else Causal() if own is None else Causal() & own
+    layer_mask = attention.mask
+    mask = layer_mask if not causal else Causal() if layer_mask is None else Causal() & layer_mask
     x = torch.zeros(1, 1, length, 2, device="cpu")
     return weights(x, x, mask=mask)[0, 0] > 0
 
@@ -155,40 +154,40 @@ def describe_encoder(encoder: nn.Module) -> str:
     return next((name for kind, name in kinds if isinstance(encoder, kind)), type(encoder).__name__)
 
 
-def draw_encoder(part: Part, encoder: nn.Module, extra: str = "") -> None:
-    """Draw an encoder above the tokens of a part."""
-    part.embed(getattr(encoder, "position", None), extra)
-    _draw_layers(part, encoder)
+def draw_encoder(sequence: DrawnSequence, encoder: nn.Module, extra: str = "") -> None:
+    """Draw an encoder above the tokens of a sequence."""
+    sequence.embed(getattr(encoder, "position", None), extra)
+    _draw_layers(sequence, encoder)
 
 
-def _draw_layers(part: Part, encoder: nn.Module) -> None:
+def _draw_layers(sequence: DrawnSequence, encoder: nn.Module) -> None:
     if isinstance(encoder, RecurrentEncoder):
-        recurrent_rows(part, encoder.stack, "h")
+        recurrent_rows(sequence, encoder.stack, "h")
     elif isinstance(encoder, TransformerEncoder):
         first: Any = encoder.layers[0]
-        start = part.row + 1
-        attention_rows(part, first, causal=False)
-        feed_forward_row(part, first)
-        part.repeat(start, len(encoder.layers))
+        start = sequence.row + 1
+        attention_rows(sequence, first, causal=False)
+        feed_forward_row(sequence, first)
+        sequence.repeat(start, len(encoder.layers))
     elif isinstance(encoder, ConvolutionalEncoder):
         kernels: list[Any] = list(encoder.layers)
-        _convolution_row(part, [kernels[0].kernel], f"convolution, kernel {kernels[0].kernel}, residual")
-        part.repeat(part.row, len(kernels))
+        _convolution_row(sequence, [kernels[0].kernel], f"convolution, kernel {kernels[0].kernel}, residual")
+        sequence.repeat(sequence.row, len(kernels))
     elif isinstance(encoder, TextCnnEncoder):
         kernels = [layer.kernel for layer in encoder.layers]  # type: ignore[union-attr]
-        _convolution_row(part, kernels, f"convolutions, kernels {', '.join(map(str, kernels))}")
+        _convolution_row(sequence, kernels, f"convolutions, kernels {', '.join(map(str, kernels))}")
     elif isinstance(encoder, StackedEncoder):
-        _draw_layers(part, encoder.below)
-        _draw_layers(part, encoder.above)
+        _draw_layers(sequence, encoder.below)
+        _draw_layers(sequence, encoder.above)
     elif not isinstance(encoder, EmbeddingEncoder):
-        part.layer(lambda i: "layer", "layer", type(encoder).__name__)  # of another package
+        sequence.layer(lambda i: "layer", "layer", type(encoder).__name__)  # of another package
 
 
-def _convolution_row(part: Part, kernels: Sequence[int], caption: str) -> None:
+def _convolution_row(sequence: DrawnSequence, kernels: Sequence[int], caption: str) -> None:
     """An edge for every neighbour inside the widest kernel."""
     widest = max(kernels)
-    below = part.layer(lambda i: "conv", "layer", caption, joined=False)
-    for i, node in enumerate(part.top):
+    below = sequence.layer(lambda i: "conv", "layer", caption, joined=False)
+    for i, node in enumerate(sequence.top):
         for j, neighbour in enumerate(below):
             if -((widest - 1) // 2) <= j - i <= widest // 2:
-                part.graph.edge(neighbour, node)
+                sequence.graph.edge(neighbour, node)

@@ -1,7 +1,7 @@
 """A computation graph on a grid: time runs to the right, data flows upwards.
 
 Nodes are boxes at a column (in units of time steps) and a row. Edges are drawn below the nodes and are cut at
-their borders. Blue is recurrence, orange is attention, grey is computed at every position alike.
+their borders. Blue is recurrence, orange is attention, grey layers have the same weights at every position.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _factorization_machine(model: Any, steps: int) -> Graph:
         graph.edge(factor, product, "attends")
     _output(graph, [product], inputs, bool(model.linear), row=3.2)
     graph.remarks.append(
-        "xᵀWᵀVx is a score of all pairs of predictors; attention scores all pairs of positions so."
+        "xᵀWᵀVx is a score of all pairs of predictors; attention scores all pairs of positions likewise."
     )
     return graph
 
@@ -77,10 +77,10 @@ def _matrix_factorization(model: Any, steps: int) -> Graph:
         Node(n.column, n.row, "user" if i < half else "item", n.style) for i, n in enumerate(graph.nodes)
     ]
     inputs, factors = list(graph.nodes), []
-    for name, part in (("W x₁", inputs[:half]), ("V x₂", inputs[half:])):
-        middle = sum(x.column for x in part) / len(part)
+    for name, one_hot in (("W x₁", inputs[:half]), ("V x₂", inputs[half:])):
+        middle = sum(x.column for x in one_hot) / len(one_hot)
         factors.append(graph.node(middle, 1.2, name, "attention", width=64))
-        for x in part:
+        for x in one_hot:
             graph.edge(x, factors[-1], "attends")
     graph.caption(1.2, f"{model.factors} factors", "left")
     product = graph.node((steps - 1) / 2, 2.2, "product", "attention", width=70)

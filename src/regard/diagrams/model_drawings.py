@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from regard.diagrams.decoders import describe_decoder, draw_decoder
-from regard.diagrams.encoders import Part, describe_encoder, draw_encoder
+from regard.diagrams.encoders import DrawnSequence, describe_encoder, draw_encoder
 from regard.diagrams.graph import Graph, Node, numbered
 from regard.models.classifier import Classifier
 from regard.models.decoder import BahdanauDecoder
@@ -21,10 +21,10 @@ from regard.models.translator import Translator
 def translator(model: Translator, steps: int) -> Graph:
     decoder_name = describe_decoder(model.decoder)
     graph = Graph(f"Translator, unrolled in time: {describe_encoder(model.encoder)} → {decoder_name}")
-    encoder = Part(graph, range(steps), "left")
+    encoder = DrawnSequence(graph, range(steps), "left")
     encoder.tokens([numbered("x", i + 1) for i in range(steps)], "source tokens")
     draw_encoder(encoder, model.encoder)
-    decoder = Part(graph, [steps + 0.9 + i for i in range(steps)], "right")
+    decoder = DrawnSequence(graph, [steps + 0.9 + i for i in range(steps)], "right")
     decoder.tokens(_read(steps), "tokens generated so far")
     draw_decoder(decoder, model.decoder, encoder)
     _predict(decoder, " of [s; c; e]" if isinstance(model.decoder, BahdanauDecoder) else "")
@@ -33,10 +33,10 @@ def translator(model: Translator, steps: int) -> Graph:
 
 def language_model(model: LanguageModel, steps: int) -> Graph:
     graph = Graph(f"Language model, unrolled in time: {describe_decoder(model.decoder)}")
-    part = Part(graph, range(steps), "left")
-    part.tokens(_read(steps), "tokens so far")
-    draw_decoder(part, model.decoder, None)
-    _predict(part)
+    sequence = DrawnSequence(graph, range(steps), "left")
+    sequence.tokens(_read(steps), "tokens so far")
+    draw_decoder(sequence, model.decoder, None)
+    _predict(sequence)
     return graph
 
 
@@ -44,9 +44,9 @@ def _read(steps: int) -> list[str]:
     return ["<s>", *(numbered("y", i) for i in range(1, steps))]
 
 
-def _predict(part: Part, features: str = "") -> None:
-    part.layer(lambda i: "p(y)", "output", f"linear{features}, softmax over the vocabulary")
-    part.layer(lambda i: numbered("y", i + 1), "token", "next token")
+def _predict(sequence: DrawnSequence, features: str = "") -> None:
+    sequence.layer(lambda i: "p(y)", "output", f"linear{features}, softmax over the vocabulary")
+    sequence.layer(lambda i: numbered("y", i + 1), "token", "next token")
 
 
 def classifier(model: Classifier, steps: int) -> Graph:
@@ -75,14 +75,14 @@ def embedder(model: Embedder, steps: int) -> Graph:
 
 def _pooled(graph: Graph, model: Any, steps: int) -> tuple[Node, float]:
     """Draw the encoder and the pooling; return the pooled node and its row."""
-    part = Part(graph, range(steps), "left")
-    part.tokens([numbered("x", i + 1) for i in range(steps)], "tokens")
-    draw_encoder(part, model.encoder)
-    return _pooling(part, model.pooling)
+    sequence = DrawnSequence(graph, range(steps), "left")
+    sequence.tokens([numbered("x", i + 1) for i in range(steps)], "tokens")
+    draw_encoder(sequence, model.encoder)
+    return _pooling(sequence, model.pooling)
 
 
-def _pooling(part: Part, pooling: nn.Module) -> tuple[Node, float]:
-    graph, middle, row = part.graph, (part.columns[0] + part.columns[-1]) / 2, part.row + 1.3
+def _pooling(sequence: DrawnSequence, pooling: nn.Module) -> tuple[Node, float]:
+    graph, middle, row = sequence.graph, (sequence.columns[0] + sequence.columns[-1]) / 2, sequence.row + 1.3
     name = type(pooling).__name__.removesuffix("Pooling").lower()
     if isinstance(pooling, AttentionPooling):
         node = graph.node(middle, row, "attend", "attention", width=64)
@@ -91,7 +91,7 @@ def _pooling(part: Part, pooling: nn.Module) -> tuple[Node, float]:
         many = f"{queries} learned queries" if queries > 1 else "a learned query"
         graph.caption(row, f"attention pooling, {many}, {energy}", "left")
         graph.edge(query, node, "flow", dashed=True)
-        for state in part.top:
+        for state in sequence.top:
             graph.edge(state, node, "attends")
         graph.remarks.append(
             "The learned query weighs the states: how much of each enters the text's vector."
@@ -106,22 +106,22 @@ def _pooling(part: Part, pooling: nn.Module) -> tuple[Node, float]:
     attends = isinstance(pooling, ConcatPooling) and any(
         isinstance(p, AttentionPooling) for p in pooling.poolings
     )
-    for state in part.top[-1:] if name == "last" else part.top:
+    for state in sequence.top[-1:] if name == "last" else sequence.top:
         graph.edge(state, node, "attends" if attends else "edge")
     return node, row
 
 
 def tagger(model: Tagger, steps: int) -> Graph:
     graph = Graph(f"Tagger: {describe_encoder(model.encoder)}")
-    part = Part(graph, range(steps), "left")
-    part.tokens(
+    sequence = DrawnSequence(graph, range(steps), "left")
+    sequence.tokens(
         [numbered("x", i + 1) for i in range(steps)], "sub-word tokens" if model.subwords else "words"
     )
-    draw_encoder(part, model.encoder, "" if model.characters is None else ", characters")
-    part.layer(lambda i: "scores", "layer", f"linear, {model.output.out_features} tags")
+    draw_encoder(sequence, model.encoder, "" if model.characters is None else ", characters")
+    sequence.layer(lambda i: "scores", "layer", f"linear, {model.output.out_features} tags")
     chain = model.crf is not None
-    part.layer(lambda i: numbered("t", i + 1), "output", "tags, linear-chain CRF" if chain else "tags")
+    sequence.layer(lambda i: numbered("t", i + 1), "output", "tags, linear-chain CRF" if chain else "tags")
     if chain:
-        for a, b in zip(part.top, part.top[1:], strict=False):
+        for a, b in zip(sequence.top, sequence.top[1:], strict=False):
             graph.edge(a, b, arrow=False)
     return graph

@@ -68,7 +68,7 @@ class Text:
     style: str = "ink"
     size: float = 12.0
     anchor: Anchor = "start"
-    turn: float = 0.0  # degrees, clockwise
+    turn: float = 0.0  # rotation in degrees, clockwise
     bold: bool = False
 
 
@@ -177,12 +177,6 @@ def curve(x1: float, y1: float, x2: float, y2: float, bend: float = 0.5) -> tupl
     """Segments of a curve that leaves and arrives horizontally."""
     dx = (x2 - x1) * bend
     return ("M", x1, y1), ("C", x1 + dx, y1, x2 - dx, y2, x2, y2)
-
-
-def rise(x1: float, y1: float, x2: float, y2: float, bend: float = 0.5) -> tuple[tuple[Any, ...], ...]:
-    """Segments of a curve that leaves and arrives vertically."""
-    dy = (y2 - y1) * bend
-    return ("M", x1, y1), ("C", x1, y1 + dy, x2, y2 - dy, x2, y2)
 
 
 def straight(*points: Sequence[float]) -> tuple[tuple[Any, ...], ...]:

@@ -1,4 +1,4 @@
-"""Colours of pictures, for light and dark pages; blue and orange stay apart for colour-blind readers."""
+"""Colours of pictures, for light and dark pages; blue and orange differ also for colour-blind readers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from matplotlib.path import Path as Outline
 from regard.errors import OptionError
 from regard.pictures.canvas import Canvas, Cells, Circle, Path, Rectangle, Shape, Text
 from regard.pictures.colors import STYLES, ramp
-from regard.pictures.labels import every, printable, shorten
+from regard.pictures.labels import label_step, printable, shorten
 
 if TYPE_CHECKING:
     from regard.pictures.head_grid import HeadGrid
@@ -96,7 +96,7 @@ def heat_map(picture: MatrixPicture, axes: Any = None) -> Figure:
     axes = _axes(axes, 2.6 + cell * len(columns), 1.8 + cell * len(rows))
     drawn = axes.imshow(weights.numpy(), cmap=COLORS, vmin=low, vmax=high or 1.0, aspect="equal")
     size = min(9.0, max(5.0, cell * 60))
-    step = every(cell * 72, size)
+    step = label_step(cell * 72, size)
     axes.set_xticks(range(0, len(columns), step), [shorten(label) for label in columns[::step]])
     axes.set_yticks(range(0, len(rows), step), [shorten(label) for label in rows[::step]])
     axes.xaxis.tick_top()
@@ -116,7 +116,7 @@ def heat_map(picture: MatrixPicture, axes: Any = None) -> Figure:
 
 def lines(picture: MatrixPicture, axes: Any = None) -> Figure:
     """Draw queries on the left, keys on the right and lines as wide as the weights."""
-    from regard.pictures.matrix_picture import THINNEST
+    from regard.pictures.matrix_picture import MIN_LINE
 
     weights, rows, columns, _ = picture.merged()
     high = picture.range[1]
@@ -129,7 +129,7 @@ def lines(picture: MatrixPicture, axes: Any = None) -> Figure:
     ]
     for i, row in enumerate(weights.tolist()):
         for j, value in enumerate(row):
-            if high > 0 and value >= THINNEST * high:
+            if high > 0 and value >= MIN_LINE * high:
                 share = value / high
                 ends = [(0.0, places[0][i]), (0.5, places[0][i]), (0.5, places[1][j]), (1.0, places[1][j])]
                 outline = Outline(ends, [Outline.MOVETO, *[Outline.CURVE4] * 3])

@@ -15,15 +15,15 @@ from regard.pictures.canvas import Canvas
 from regard.pictures.labels import clean, ems, shorten
 from regard.pictures.matrix_picture import (
     MARGIN,
-    _headline,
     draw_cells,
     groups_of,
+    headline,
     merge,
     scale_bar,
 )
 from regard.pictures.picture import Picture, check_matplotlib
 
-CELLS = 60_000  # cells of all matrices together; larger ones are merged
+MAX_CELLS = 60_000  # of all matrices together; larger matrices are merged
 GAP = 12.0
 
 
@@ -35,7 +35,7 @@ class HeadGrid(Picture):
         layers: name of a layer → weights (heads, rows, columns).
         title: the headline.
         note: a line below it.
-        columns: what stands above the columns; by default head 0, head 1, …
+        columns: the headings of the columns; by default head 0, head 1, …
     """
 
     layers: Mapping[str, Tensor]
@@ -61,15 +61,15 @@ class HeadGrid(Picture):
         return max((len(weights) for weights in self.layers.values()), default=0)
 
     def column(self, head: int, short: bool = False) -> str:
-        """What stands above a column."""
+        """The heading of a column."""
         if self.columns:
             return shorten(clean(self.columns[head]), 10)
         return f"{head}" if short else f"head {head}"
 
     def panels(self) -> dict[str, Tensor]:
-        """The weights as they are drawn: merged so that all panels have at most CELLS cells."""
+        """The weights as they are drawn: merged so that all panels have at most MAX_CELLS cells."""
         count = sum(len(weights) for weights in self.layers.values())
-        most = max(8, int(math.sqrt(CELLS / count)))
+        most = max(8, int(math.sqrt(MAX_CELLS / count)))
         panels = {}
         for name, weights in self.layers.items():
             weights = weights.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
@@ -90,7 +90,7 @@ class HeadGrid(Picture):
         side = min(150.0, max(46.0, 860 / heads - GAP))
         names = [shorten(clean(name), 16) for name in panels]
         left = MARGIN + max(ems(name) for name in names) * 11.5 + 10
-        y = _headline(canvas, self.title, self.note) + 16
+        y = headline(canvas, self.title, self.note) + 16
         for head in range(heads):
             x = left + head * (side + GAP) + side / 2
             name = self.column(head, short=side < 60)

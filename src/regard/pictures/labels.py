@@ -49,8 +49,8 @@ def shorten(text: str, most: float = MAX_EMS) -> str:
     return f"{kept.rstrip()}…"
 
 
-def every(pitch: float, size: float) -> int:
-    """How many labels to advance so that labels of this font size do not overlap at this distance."""
+def label_step(pitch: float, size: float) -> int:
+    """Draw every n-th label: the smallest n such that labels at this pitch and font size do not overlap."""
     return max(1, math.ceil(size * 1.02 / pitch))
 
 

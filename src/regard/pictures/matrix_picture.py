@@ -14,19 +14,19 @@ from regard.arguments import one_of
 from regard.errors import OptionError, ShapeError
 from regard.pictures.canvas import Canvas, Cells, curve
 from regard.pictures.colors import LEVELS, is_high, level
-from regard.pictures.labels import clean, ems, every, merge_labels, shorten
+from regard.pictures.labels import clean, ems, label_step, merge_labels, shorten
 from regard.pictures.picture import Picture, check_matplotlib
 
 VIEWS = ("heatmap", "lines", "text")
-MOST = 96  # tokens per side; longer inputs are merged
-WITH_TITLES = 1024  # cells that show their weight under the mouse
-WITH_NUMBERS = 150  # cells that have their weight written in them
-THINNEST = 0.03  # of the largest weight; thinner lines are left out
+MAX_TOKENS = 96  # per side; longer inputs are merged
+MAX_TITLED = 1024  # cells of a matrix whose weights are shown under the mouse
+MAX_NUMBERED = 150  # cells of a matrix whose weights are written in them
+MIN_LINE = 0.03  # weights below this fraction of the largest get no line
 MARGIN = 16.0
 
 
 class Merged(NamedTuple):
-    """A matrix of at most MOST × MOST cells and its labels."""
+    """A matrix of at most MAX_TOKENS × MAX_TOKENS cells and its labels."""
 
     weights: Tensor
     rows: list[str]
@@ -75,11 +75,11 @@ class MatrixPicture(Picture):
         return min(0.0, float(values.min())), float(values.max())
 
     def merged(self) -> Merged:
-        """The matrix as it is drawn: neighbours merged so that at most MOST rows and columns remain."""
+        """The matrix as it is drawn: neighbours merged so that at most MAX_TOKENS rows and columns remain."""
         weights, notes = self.weights.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0), []
         labels = []
         for axis, tokens in enumerate((self.rows, self.columns)):
-            groups = groups_of(len(tokens), MOST)
+            groups = groups_of(len(tokens), MAX_TOKENS)
             weights = merge(weights, axis, groups)
             labels.append(merge_labels(tokens, groups))
             if len(groups) < len(tokens):
@@ -89,7 +89,7 @@ class MatrixPicture(Picture):
 
     def canvas(self) -> Canvas:
         canvas = Canvas(self.title or "attention weights")
-        top = _headline(canvas, self.title, "; ".join(filter(None, (self.note, self.merged().note))))
+        top = headline(canvas, self.title, "; ".join(filter(None, (self.note, self.merged().note))))
         {"heatmap": _heat_map, "lines": _lines, "text": _text}[self.view](self, canvas, top)
         return canvas
 
@@ -106,9 +106,7 @@ class MatrixPicture(Picture):
 
 
 def groups_of(count: int, most: int) -> list[tuple[int, int]]:
-    """Split `count` neighbours into at most `most` groups (start, stop) of equal size; the last may be
-    smaller.
-    """
+    """Split `count` neighbours into at most `most` groups (start, stop), equal except for the last."""
     size = -(-count // most)
     return [(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -120,12 +118,12 @@ def merge(weights: Tensor, axis: int, groups: Sequence[tuple[int, int]]) -> Tens
     """
     if len(groups) == weights.shape[axis - 2]:
         return weights
-    parts = [weights.narrow(axis - 2, start, stop - start) for start, stop in groups]
-    merged = [part.mean(axis - 2) if axis == 0 else part.sum(axis - 2) for part in parts]
+    slices = [weights.narrow(axis - 2, start, stop - start) for start, stop in groups]
+    merged = [x.mean(axis - 2) if axis == 0 else x.sum(axis - 2) for x in slices]
     return torch.stack(merged, axis - 2)
 
 
-def _headline(canvas: Canvas, title: str, note: str) -> float:
+def headline(canvas: Canvas, title: str, note: str) -> float:
     """Write the headline and the note; return the y below them."""
     y = 10.0
     if title:
@@ -172,7 +170,7 @@ def _heat_map(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
     low, high = picture.range
     cell = min(34.0, max(7.0, 600 / max(len(rows), len(columns))))
     size = min(12.5, max(8.0, cell * 0.8))
-    step = every(cell, size + 1)
+    step = label_step(cell, size + 1)
     row_labels, column_labels = [shorten(label) for label in rows], [shorten(label) for label in columns]
     left = MARGIN + 18 + max(ems(label) for label in row_labels) * size + 6
     slope = 0.77  # sine of the labels' angle, 50°
@@ -189,7 +187,7 @@ def _heat_map(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
         canvas.text(
             MARGIN + 8, middle, f"← {picture.row_title}", "mute", size=10.5, turn=-90, anchor="middle"
         )
-    if weights.numel() <= WITH_TITLES:
+    if weights.numel() <= MAX_TITLED:
         _titled_cells(picture, canvas, left, y, cell)
     else:
         draw_cells(canvas, left, y, (cell, cell), weights, low, high)
@@ -202,7 +200,7 @@ def _titled_cells(picture: MatrixPicture, canvas: Canvas, left: float, top: floa
     """Cells that show their weight under the mouse, and as a number where there is room."""
     weights, rows, columns, _ = picture.merged()
     low, high = picture.range
-    numbers = weights.numel() <= WITH_NUMBERS and cell >= 28
+    numbers = weights.numel() <= MAX_NUMBERED and cell >= 28
     for i, row in enumerate(weights.tolist()):
         for j, value in enumerate(row):
             step = level(value, low, high)
@@ -234,19 +232,19 @@ def _lines(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
         (value, i, j) for i, row in enumerate(weights.tolist()) for j, value in enumerate(row)
     )
     for value, i, j in strong_last:
-        if not high > 0 or value < THINNEST * high:
+        if not high > 0 or value < MIN_LINE * high:
             continue
         share = value / high
         ends = (left, starts[0] + (i + 0.5) * pitch), (right, starts[1] + (j + 0.5) * pitch)
         options = {"width": max(0.5, min(pitch * 0.7, 7.0) * share), "opacity": 0.12 + 0.78 * share}
-        title = f"{rows[i]} → {columns[j]}: {value:.4f}" if weights.numel() <= WITH_TITLES else ""
+        title = f"{rows[i]} → {columns[j]}: {value:.4f}" if weights.numel() <= MAX_TITLED else ""
         canvas.path(*curve(*ends[0], *ends[1]), style="weight", title=title, **options)
     for i, label in enumerate(row_labels):
         y = starts[0] + (i + 0.5) * pitch + 0.35 * size
         canvas.text(left - 7, y, label, size=size, anchor="end")
     for j, label in enumerate(column_labels):
         canvas.text(right + 7, starts[1] + (j + 0.5) * pitch + 0.35 * size, label, size=size)
-    widest = f"widest line: {high:.2f}; lines below {THINNEST * high:.2g} are left out"
+    widest = f"widest line: {high:.2f}; lines below {MIN_LINE * high:.2g} are left out"
     canvas.text(MARGIN, top + height + 22, widest, "mute", size=10.5)
     canvas.reach(0, top + height + 24)
 

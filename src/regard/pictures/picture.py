@@ -1,4 +1,4 @@
-"""`Picture`: what every drawing can do: be shown in a notebook, and be saved as SVG, HTML, PNG or PDF."""
+"""`Picture`: the base class of drawings, shown in a notebook and saved as SVG, HTML, PNG or PDF."""
 
 from __future__ import annotations
 
