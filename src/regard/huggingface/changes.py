@@ -24,8 +24,9 @@ from regard.errors import OptionError
 
 @dataclass(frozen=True)
 class Change:
-    """Options that replace the model's own (energy, normalize) or are added to them (mask, bias); None: no
-    change.
+    """The options of a variant; None: no change.
+
+    `energy` and `normalize` replace the model's own, `mask` and `bias` are added to them.
     """
 
     energy: Energy | None = None
@@ -89,8 +90,9 @@ class Changes:
 
 @functools.cache
 def uses_interface(module_class: type) -> bool:
-    """Whether a module gets its attention function from Transformers' interface; True if its code cannot be
-    read.
+    """Whether modules of a class get their attention function from Transformers' interface.
+
+    True also if the code of the class cannot be read.
     """
     generic = ("torch.", "transformers.modeling_")
     try:
@@ -104,9 +106,7 @@ def uses_interface(module_class: type) -> bool:
 
 
 def layer_index(module: nn.Module, path: str) -> int | None:
-    """The index of a layer: `layer_idx`, which most modules of Transformers have, else the first number in
-    the path.
-    """
+    """The index of a layer: `layer_idx`, which most modules of Transformers have, or a number in its path."""
     index = getattr(module, "layer_idx", None)
     if isinstance(index, int):
         return index
@@ -174,16 +174,16 @@ BY_INDEX = (Dense, Padding, Prefix, Documents, DenseBias)
 
 def uses_distances(option: Mask | Bias) -> bool:
     """Whether the option depends on the positions of queries relative to keys."""
-    return any(not isinstance(part, BY_INDEX) for part in _parts(option))
+    return any(not isinstance(x, BY_INDEX) for x in _operands(option))
 
 
 def uses_key_indices(option: Mask | Bias) -> bool:
     """Whether the option refers to keys by their index in the text."""
-    return any(isinstance(part, BY_INDEX) for part in _parts(option))
+    return any(isinstance(x, BY_INDEX) for x in _operands(option))
 
 
-def _parts(option: Mask | Bias) -> list[Mask | Bias]:
+def _operands(option: Mask | Bias) -> list[Mask | Bias]:
     """The masks that a combined mask is made of; any other option itself."""
     if isinstance(option, And | Or):
-        return [*_parts(option.a), *_parts(option.b)]
-    return _parts(option.a) if isinstance(option, Not) else [option]
+        return [*_operands(option.a), *_operands(option.b)]
+    return _operands(option.a) if isinstance(option, Not) else [option]

@@ -70,33 +70,31 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         attention_mask: Any,
         scaling: float | None = None,
         dropout: float = 0.0,
-        **keywords: Any,
+        **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv), and the weights if
-        requested.
-        """
+        """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv), and weights or None."""
         if "_regard_path" not in module.__dict__ and not torch.compiler.is_compiling():
             on_first_use(module, changes)
-        given = _read_keywords(module, name, keywords)
+        keywords = _read_keywords(module, name, others)
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
-        model = _read_mask(module, query, key, attention_mask, given)
-        mask, bias = _with_keywords(module, query, key, model, given)
+        translated = _read_mask(module, query, key, attention_mask, keywords)
+        mask, bias = _with_keywords(module, query, key, translated, keywords)
         if change.mask is not None or change.bias is not None:
-            mask, bias = _with_change(module, name, change, mask, bias, attention_mask, model.aligned)
-        if model.keys is not None:
-            key, value = key[..., : model.keys, :], value[..., : model.keys, :]
+            mask, bias = _with_change(module, name, change, mask, bias, attention_mask, translated.aligned)
+        if translated.keys is not None:
+            key, value = key[..., : translated.keys, :], value[..., : translated.keys, :]
         if isinstance(scaling, Tensor) and change.energy is None:
             query, scaling = query * scaling, 1.0
-        gate = given.head_mask
+        gate = keywords.head_mask
         options: dict[str, Any] = {
             "energy": _energy(scaling, query.shape[-1]) if change.energy is None else change.energy,
             "mask": mask,
             "bias": bias,
-            "normalize": _normalizer(module, change.normalize, given.s_aux),
+            "normalize": _normalizer(module, change.normalize, keywords.s_aux),
             "gate": gate if gate is None or gate.ndim > 1 else gate[:, None, None],
-            "softcap": given.softcap,
+            "softcap": keywords.softcap,
         }
-        needs_weights = given.output_attentions or (
+        needs_weights = keywords.output_attentions or (
             not torch.compiler.is_compiling() and _collects_attentions()
         )
         edited: list[Tensor] = []  # the weights that an intervention set, if attentions are requested
@@ -114,10 +112,10 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
     return regard_attention
 
 
-def _read_keywords(module: nn.Module, name: str, keywords: dict[str, Any]) -> ModelKeywords:
+def _read_keywords(module: nn.Module, name: str, others: dict[str, Any]) -> ModelKeywords:
     """Return the keywords that we support; refuse others that may affect the result."""
     supported = {}
-    for keyword, value in keywords.items():
+    for keyword, value in others.items():
         if keyword in ModelKeywords._fields:
             supported[keyword] = value
         elif keyword not in NO_EFFECT and value is not None and value is not False:
@@ -160,50 +158,59 @@ class _MaskAndBias(NamedTuple):
 
 
 def _read_mask(
-    module: nn.Module, query: Tensor, key: Tensor, given: Any, keywords: ModelKeywords
+    module: nn.Module, query: Tensor, key: Tensor, attention_mask: Any, keywords: ModelKeywords
 ) -> _MaskAndBias:
     """Translate the attention_mask that a module passes."""
     Tq, Tk = query.shape[-2], key.shape[-2]
-    if given is None:
+    if attention_mask is None:
         is_causal = keywords.is_causal
         if is_causal is None:
             is_causal = getattr(module, "is_causal", False)
         # As in Transformers' SDPA: without a mask, a causal module aligns the first query with the first key.
         aligned = statically_true(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
         return _MaskAndBias(Causal(offset=0) if is_causal and Tq > 1 else None, aligned=aligned)
-    if isinstance(given, ModelMask):
-        same_size = statically_true(given.size[2] == Tq) and statically_true(given.size[3] == Tk)
-        if not same_size and not torch.compiler.is_compiling():
-            raise OptionError(
-                f"{_describe(module)} got a mask for {given.size[2]} queries and {given.size[3]} keys, "
-                f"and has {Tq} and {Tk}; its cache does not report its length to the mask, "
-                "so use another cache_implementation"
-            )
-        if given.made_on != query.device:
-            given = given.to(query.device)
-        aligned = given.aligned and not (given.bidirectional and _is_cross(module))
-        keys = None if statically_true(given.keys == Tk) else given.keys
-        return _MaskAndBias(given.mask, keys=keys, aligned=aligned)
-    if not isinstance(given, Tensor):
+    if isinstance(attention_mask, ModelMask):
+        return _read_model_mask(module, query, key, attention_mask)
+    return _read_tensor_mask(module, attention_mask, keywords.softcap, aligned=statically_true(Tq == Tk))
+
+
+def _read_model_mask(module: nn.Module, query: Tensor, key: Tensor, mask: ModelMask) -> _MaskAndBias:
+    """The mask that `make_mask` built for this forward pass."""
+    Tq, Tk = query.shape[-2], key.shape[-2]
+    same_size = statically_true(mask.size[2] == Tq) and statically_true(mask.size[3] == Tk)
+    if not same_size and not torch.compiler.is_compiling():
         raise OptionError(
-            f"{_describe(module)} got a {type(given).__name__} as its mask; "
+            f"{_describe(module)} got a mask for {mask.size[2]} queries and {mask.size[3]} keys, "
+            f"and has {Tq} and {Tk}; its cache does not report its length to the mask, "
+            "so use another cache_implementation"
+        )
+    if mask.made_on != query.device:
+        mask = mask.to(query.device)
+    aligned = mask.aligned and not (mask.bidirectional and _is_cross(module))
+    keys = None if statically_true(mask.keys == Tk) else mask.keys
+    return _MaskAndBias(mask.mask, keys=keys, aligned=aligned)
+
+
+def _read_tensor_mask(module: nn.Module, mask: Any, softcap: float | None, *, aligned: bool) -> _MaskAndBias:
+    """The 4-D mask of a caller: boolean, True where attention is allowed, or float, added to the scores."""
+    if not isinstance(mask, Tensor):
+        raise OptionError(
+            f"{_describe(module)} got a {type(mask).__name__} as its mask; "
             "pass a 2-D or 4-D tensor as attention_mask"
         )
-    if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
+    if mask.ndim != 4 or (mask.dtype != torch.bool and not mask.is_floating_point()):
         raise OptionError(
-            f"{_describe(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; "
+            f"{_describe(module)} got a mask of shape {tuple(mask.shape)} and {mask.dtype}; "
             "attention_mask is (batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk), boolean with True "
             "for allowed or float to be added"
         )
-    aligned = statically_true(Tq == Tk)
-    if given.dtype == torch.bool:
-        return _MaskAndBias(Dense(given), aligned=aligned)
-    if keywords.softcap is None:
-        return _MaskAndBias(bias=DenseBias(given), aligned=aligned)
-    # The model adds its mask after the soft cap, regard a bias before: only a mask of 0 and −∞ gives the
-    # same.
-    hidden = given <= torch.finfo(given.dtype).min / 2
-    if tracer(given) is not None or bool(((given != 0) & ~hidden).any()):
+    if mask.dtype == torch.bool:
+        return _MaskAndBias(Dense(mask), aligned=aligned)
+    if softcap is None:
+        return _MaskAndBias(bias=DenseBias(mask), aligned=aligned)
+    # The model adds its mask after the soft cap, regard adds a bias before it; 0 and −∞ act alike.
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    if tracer(mask) is not None or bool(((mask != 0) & ~hidden).any()):
         raise OptionError(
             f"{_describe(module)} has a soft cap and got a float mask with values other than 0 and −∞; "
             "pass a boolean mask, True for allowed"
@@ -214,26 +221,31 @@ def _read_mask(
 def _is_cross(module: nn.Module) -> bool:
     """Whether a bidirectional module is cross-attention, judged by its flags and names.
 
-    The lengths do not tell: queries and keys may have the same length by chance.
+    Equal lengths do not rule it out: source and target may have the same length.
     """
-    if getattr(module, "is_decoder", False) or getattr(module, "is_cross_attention", False):
-        return True
+    return getattr(module, "is_decoder", False) or _is_named_cross(module)
+
+
+def _is_named_cross(module: nn.Module) -> bool:
+    """Whether the flag, class or path of a module says that it is cross-attention."""
     name = f"{type(module).__name__}.{path_of(module)}".lower()
-    return any(part in name for part in CROSS_NAMES)
+    return getattr(module, "is_cross_attention", False) or any(fragment in name for fragment in CROSS_NAMES)
 
 
 def _with_keywords(
-    module: nn.Module, query: Tensor, key: Tensor, model: _MaskAndBias, given: ModelKeywords
+    module: nn.Module, query: Tensor, key: Tensor, translated: _MaskAndBias, keywords: ModelKeywords
 ) -> tuple[Mask | None, Bias | None]:
     """The model's mask and bias combined with those of its keywords."""
-    mask, bias, Tk = model.mask, model.bias, key.shape[-2]
-    if given.indices is not None:
-        mask = _and(mask, Dense(_selected_keys(given.indices, Tk)[..., : model.keys]))
-    if given.cu_seq_lens_q is not None:
-        keys = Tk if model.keys is None else model.keys
-        mask = _and(mask, _packed(query.shape[-2], keys, given.cu_seq_lens_q, given.cu_seq_lens_k))
-    if given.position_bias is not None:
-        bias = _sum(_position_bias(module, given.position_bias[..., : model.keys], given.softcap), bias)
+    mask, bias, Tk = translated.mask, translated.bias, key.shape[-2]
+    if keywords.indices is not None:
+        mask = _and(mask, Dense(_selected_keys(keywords.indices, Tk)[..., : translated.keys]))
+    if keywords.cu_seq_lens_q is not None:
+        keys = Tk if translated.keys is None else translated.keys
+        mask = _and(mask, _packed(query.shape[-2], keys, keywords.cu_seq_lens_q, keywords.cu_seq_lens_k))
+    if keywords.position_bias is not None:
+        bias = _sum(
+            _position_bias(module, keywords.position_bias[..., : translated.keys], keywords.softcap), bias
+        )
     return mask, bias
 
 
@@ -247,9 +259,7 @@ def _position_bias(module: nn.Module, position_bias: Tensor, softcap: float | No
 
 
 def _selected_keys(indices: Tensor, Tk: int) -> Tensor:
-    """A mask of the keys that an indexer selected for each query (DeepSeek-V3.2), (B, Tq, n) → (B, 1, Tq,
-    Tk).
-    """
+    """True for keys that an indexer selected for a query (DeepSeek-V3.2), (B, Tq, n) → (B, 1, Tq, Tk)."""
     allowed = torch.zeros(*indices.shape[:-1], Tk, dtype=torch.bool, device=indices.device)
     return allowed.scatter(-1, indices.long(), True)[:, None]
 
@@ -269,12 +279,12 @@ def _with_change(
     change: Change,
     mask: Mask | None,
     bias: Bias | None,
-    given: Any,
+    attention_mask: Any,
     aligned: bool,
 ) -> tuple[Mask | None, Bias | None]:
     """The model's mask and bias combined with those of the variant, shifted to the model's positions."""
-    offset = given.offset if isinstance(given, ModelMask) else None
-    first_key = given.first_key if isinstance(given, ModelMask) else 0
+    offset = attention_mask.offset if isinstance(attention_mask, ModelMask) else None
+    first_key = attention_mask.first_key if isinstance(attention_mask, ModelMask) else 0
     shifted: dict[str, Any] = {"mask": None, "bias": None}
     for kind, option in (("mask", change.mask), ("bias", change.bias)):
         if option is None:
@@ -330,22 +340,19 @@ def _dropout(module: nn.Module, rate: Any) -> float:
 
 
 def _collects_attentions() -> bool:
-    """Whether output_attentions was requested of the model; some models do not pass the keyword to their
-    layers.
-    """
+    """Whether the caller requested attentions; some models do not pass the keyword to their layers."""
     collector = getattr(output_capturing, "_active_collector", None)
     return collector is not None and any("attentions" in key for key in collector.get() or ())
 
 
-def _start(module: nn.Module, query: Tensor, key: Tensor, given: Any) -> int | Tensor | None:
+def _start(module: nn.Module, query: Tensor, key: Tensor, attention_mask: Any) -> int | Tensor | None:
     """The position of the first query; None in cross-attention: that of the self-attention before."""
-    name = f"{type(module).__name__}.{path_of(module)}".lower()
-    if getattr(module, "is_cross_attention", False) or any(part in name for part in CROSS_NAMES):
+    if _is_named_cross(module):
         return None
-    if not isinstance(given, ModelMask):
+    if not isinstance(attention_mask, ModelMask):
         return max(0, key.shape[-2] - query.shape[-2])
-    first = given.keys - query.shape[-2] if given.offset is None else given.offset
-    return given.first_key + first
+    first = attention_mask.keys - query.shape[-2] if attention_mask.offset is None else attention_mask.offset
+    return attention_mask.first_key + first
 
 
 @contextmanager
@@ -360,7 +367,7 @@ def _intervened(start: int | Tensor | None, edited: list[Tensor] | None) -> Iter
         yield
 
 
-def _padded(attentions: Tensor, given: Any) -> Tensor:
+def _padded(attentions: Tensor, attention_mask: Any) -> Tensor:
     """Weights before dropout, (B, H, Tq, Tk), padded with zeros to all keys of the model."""
-    missing = given.size[3] - attentions.shape[-1] if isinstance(given, ModelMask) else 0
+    missing = attention_mask.size[3] - attentions.shape[-1] if isinstance(attention_mask, ModelMask) else 0
     return torch.nn.functional.pad(attentions, (0, missing)) if missing else attentions

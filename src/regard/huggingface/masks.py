@@ -49,9 +49,7 @@ class ModelMask:
         self.mask = mask  # None: everything is allowed
         self.size = (batch, 1, Tq, Tk)
         self.keys = keys  # the mask covers this many keys; no query sees the ones after
-        self.offset = (
-            offset  # key position of query 0; None: the last query is aligned with the last of `keys`
-        )
+        self.offset = offset  # key position of query 0; None: the last query is at the last of `keys`
         self.first_key = first_key  # position of key 0 in the text; sliding caches drop earlier keys
         self.aligned = aligned  # queries and keys are positions of one text, unlike in cross-attention
         self.bidirectional = bidirectional  # in an encoder or in cross-attention
@@ -203,26 +201,24 @@ def make_mask(
 
 
 def _may_read(counter: Tensor, q_length: int) -> bool:
-    """Whether to read a static cache's counter of filled keys; in a decoding step on a GPU this would
-    synchronize.
-    """
+    """Whether to read a static cache's counter of filled keys; a decoding step on a GPU would synchronize."""
     return tracer(counter) is None and (counter.is_cpu or q_length > 1)
 
 
-def _split_bands(parts: list[Mask]) -> tuple[int | None, int | None, list[Mask]]:
+def _split_bands(masks: list[Mask]) -> tuple[int | None, int | None, list[Mask]]:
     """Causal masks and windows as one band low ≤ key − query ≤ high, and the other masks."""
     low = high = None
-    rest: list[Mask] = []
-    for part in parts:
-        if not isinstance(part, Causal | Window):
-            rest.append(part)
+    others: list[Mask] = []
+    for mask in masks:
+        if not isinstance(mask, Causal | Window):
+            others.append(mask)
             continue
-        least, most = part.band()
+        least, most = mask.band()
         if least is not None:
             low = least if low is None else max(low, least)
         if most is not None:
             high = most if high is None else min(high, most)
-    return low, high, rest
+    return low, high, others
 
 
 def _codes(*names: str) -> dict[CodeType, str]:
@@ -311,22 +307,22 @@ def _evaluate(function: MaskFunction, request: MaskRequest) -> Tensor:
     return allowed
 
 
-def _padding(real: Tensor, request: MaskRequest) -> list[Mask]:
-    """The 2-D attention mask, True for real tokens, as masks: none, padding on either side, or dense."""
-    # real is (batch, text so far); keys beyond it do not exist yet
-    if (missing := request.kv_offset + request.Tk - real.shape[-1]) > 0:
-        real = torch.nn.functional.pad(real, (0, missing))
-    real = real[:, request.kv_offset : request.kv_offset + request.Tk].to(
+def _padding(is_token: Tensor, request: MaskRequest) -> list[Mask]:
+    """The 2-D attention mask, True for tokens, as masks: none, padding on either side, or dense."""
+    # is_token is (batch, text so far); later keys do not exist yet.
+    if (missing := request.kv_offset + request.Tk - is_token.shape[-1]) > 0:
+        is_token = torch.nn.functional.pad(is_token, (0, missing))
+    is_token = is_token[:, request.kv_offset : request.kv_offset + request.Tk].to(
         device=request.device, dtype=torch.bool
     )
-    if tracer(real) is not None or isinstance(request.q_offset, Tensor):
-        return [Dense(real[:, None, None, :])]
-    position = torch.arange(request.Tk, device=real.device)
-    start = real.int().argmax(-1)
-    stop = start + real.sum(-1)
-    is_range = (real == (position >= start[:, None]) & (position < stop[:, None])).all()
+    if tracer(is_token) is not None or isinstance(request.q_offset, Tensor):
+        return [Dense(is_token[:, None, None, :])]
+    position = torch.arange(request.Tk, device=is_token.device)
+    start = is_token.int().argmax(-1)
+    stop = start + is_token.sum(-1)
+    is_range = (is_token == (position >= start[:, None]) & (position < stop[:, None])).all()
     # One synchronization per forward pass, as in Transformers.
     is_range, left, right = torch.stack([is_range, (start > 0).any(), (stop < request.Tk).any()]).tolist()
     if not is_range:
-        return [Dense(real[:, None, None, :])]
+        return [Dense(is_token[:, None, None, :])]
     return [*([~Prefix(start)] if left else []), *([Padding(stop)] if right else [])]

@@ -23,8 +23,7 @@ def register(
     normalize: NormalizerLike | None = None,
     layers: Layers | None = None,
 ) -> str:
-    """Register `regard.attend`, with these changes, as an `attn_implementation` of Transformers. Returns the
-    name.
+    """Register `regard.attend`, with these changes, as an `attn_implementation` of Transformers.
 
         register()                                     # attn_implementation="regard": the model unchanged
         register("regard-window", mask=Window(64))     # a window of 64 keys in addition to the model's mask
@@ -33,7 +32,7 @@ def register(
     `energy` and `normalize` replace the model's scaled dot product and softmax; `mask` is combined with the
     model's by AND; `bias` is added to the scores. `layers` maps a layer index, or a module name as in
     `model.named_modules()` with * as a wildcard, to options for these layers; None keeps the model's own.
-    Registering a name again replaces it, also for models that already use it.
+    Registering a name again replaces it, also for models that already use it. Returns the name.
     """
     if not isinstance(name, str) or not re.fullmatch(rf"{NAME}(-[A-Za-z0-9_.-]+)?", name):
         raise OptionError(
