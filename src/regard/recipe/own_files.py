@@ -1,7 +1,7 @@
 """Recipes for a user's own files, by the kind of model: `regard train classifier my.csv`.
 
-The templates are in `recipes/own-files`. The files, their columns and a training length that suits their size
-are filled in; the result is an ordinary recipe. With model.pretrained or training.start it fine-tunes.
+The templates are in `recipes/own-files`. `recipe_for` fills in the files, their columns and a training length
+for their size; the result is an ordinary recipe. With model.pretrained or training.start it fine-tunes.
 """
 
 from __future__ import annotations

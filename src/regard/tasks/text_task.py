@@ -53,12 +53,12 @@ def load_word_vectors(model: Any, path: Path, *, frozen: bool = False) -> int:
     vocabulary = model.source_tokenizer.vocabulary
     words, vectors = read_vectors(path, list(vocabulary))
     table = model.source.table.weight
-    spelling = model.config["dim"] - table.shape[1]  # a tagger's character features are part of dim
-    note = f", of which {spelling} are character features" if spelling else ""
+    character_dim = model.config["dim"] - table.shape[1]  # a tagger's character features are part of dim
+    note = f", of which {character_dim} are character features" if character_dim else ""
     if len(words) and vectors.shape[1] != table.shape[1]:
         raise RecipeError(
             f"the vectors of {path} are {vectors.shape[1]} wide and model.dim is "
-            f"{table.shape[1] + spelling}{note}; set model.dim={vectors.shape[1] + spelling}"
+            f"{table.shape[1] + character_dim}{note}; set model.dim={vectors.shape[1] + character_dim}"
         )
     if not len(words):
         raise RecipeError(

@@ -48,8 +48,8 @@ def average(
     weights = mean_of_files(files)
     for name, p in model.named_parameters():
         p.data = weights[name]
-    about = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
-    write_folder(target, lambda folder: save_model(folder, model, about))
+    new_card = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
+    write_folder(target, lambda folder: save_model(folder, model, new_card))
     return target
 
 

@@ -41,7 +41,7 @@ from regard.training.trainer_state import TrainerState
 
 FORMAT = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
-KEPT = 2  # checkpoints of a run; the older one is for a damaged newest one
+KEPT = 2  # checkpoints of a run; the older one is a spare in case the newest is damaged
 
 
 class Checkpoints:
@@ -231,10 +231,10 @@ def _restore_processes(folder: Path, state: dict[str, Any], stepper: Stepper, se
 def create_optimizer_state(stepper: Stepper, stored: dict[str, list[Any]]) -> None:
     """Create the optimizer's state tensors of a checkpoint, which optimizers create at their first step."""
     state_of: dict[str, dict[str, list[Any]]] = {}  # parameter → {"exp_avg": [shape, dtype], …}
-    for name, about in stored.items():
+    for name, shape_and_dtype in stored.items():
         if name.startswith("optimizer."):
             parameter, _, key = name.removeprefix("optimizer.").rpartition(".")
-            state_of.setdefault(parameter, {})[key] = about
+            state_of.setdefault(parameter, {})[key] = shape_and_dtype
     groups = {id(p): group for group in stepper.optimizer.param_groups for p in group["params"]}
     for name, p in stepper.model.named_parameters():
         if id(p) in groups:

@@ -4,8 +4,8 @@ In a step of a small model, launching hundreds of kernels takes longer than runn
 launches them all at once.
 
 A graph is captured for each shape, so batches are padded to a few shapes. The added rows have no targets, so
-loss and gradients stay the same. The gradients stay in the same tensors, which are zeroed between steps and
-never freed.
+loss and gradients do not change. A graph writes gradients to fixed addresses, so gradient tensors are zeroed
+between steps and never freed.
 """
 
 from __future__ import annotations

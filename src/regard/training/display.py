@@ -18,7 +18,7 @@ class Display:
     """Prints messages and the progress of training to stderr; nothing if `quiet`."""
 
     def __init__(self, quiet: bool = False, unit: str = "tokens") -> None:
-        self.quiet, self.unit = quiet, unit  # of the speed: tokens, rows, tags
+        self.quiet, self.unit = quiet, unit  # unit of the speed: tokens, rows, tags
         self.score = ""
         self._live: Any = None
         self._due = 0.0

@@ -1,9 +1,9 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016): a teacher translates the training sources.
 
-A student that learns the teacher's translations instead of the references reaches a better score at a small
-size: the translations of one model vary less than those of many people. Each distinct source is translated
-once by beam search. The translations are in the cache under a key of the teacher, the sources and the search,
-so a second run finds them; an interrupted run resumes after the last complete chunk of lines.
+A small student scores better when it learns the teacher's translations instead of the references: the
+translations of one model vary less than those of many people. Each distinct source is translated once by beam
+search. The translations are cached by teacher, sources and search options, so a second run reuses them; an
+interrupted run resumes after the last complete chunk of lines.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from regard.training.display import Display
 
 VERSION = 1  # of the folder in the cache and of everything here that determines the translations
 SOURCES, TRANSLATIONS = "sources.jsonl", "translations.jsonl"  # removed when the folder is complete
-ROOM = 5  # bytes of disk space that a byte of the sources needs at most
+DISK_FACTOR = 5  # bytes of disk space per byte of the sources, at most
 GPU_LINES = 1 << 15  # sources per chunk on a GPU, which needs thousands of sentences at once
 LANGUAGE_TOKEN = re.compile(r">>\S+<< ")
 
@@ -262,7 +262,7 @@ class _Translating:
         with atomic_path(path, CACHE_HINT) as temporary, temporary.open("w", encoding="utf-8") as file:
             for record in self._sources(job):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        needed, free = ROOM * path.stat().st_size, shutil.disk_usage(self.folder).free
+        needed, free = DISK_FACTOR * path.stat().st_size, shutil.disk_usage(self.folder).free
         if free < needed:
             path.unlink()
             raise DataError(
@@ -271,9 +271,9 @@ class _Translating:
             )
 
     def _sources(self, job: TranslateJob) -> Iterator[dict[str, str]]:
-        """Yield the teacher's input for every distinct source, empty if it is too long.
+        """Yield a record for every distinct source: `input` for the teacher, empty if it is too long.
 
-        The source is there as well if it differs from the input.
+        `source` is included if it differs from the input.
         """
         limit = self.recipe.data.limit
         is_first = iter(_first_occurrences(self.rows, limit))
@@ -330,7 +330,7 @@ class _Translating:
 
 
 def _why_dropped(record: dict[str, Any]) -> str | None:
-    """Why a translation is not learned from: "long", "truncated" or "empty"; None if it is."""
+    """Why a translation is not used: "long", "truncated" or "empty"; None if it is used."""
     if not record["input"]:
         return "long"
     if record.get("truncated"):

@@ -138,8 +138,8 @@ def agree_on_group_name(store: Any, rank: int, size: int) -> str:
     """Return a name for this group of processes that no earlier group had.
 
     torchrun keeps one store over its restarts, in which a new process may find the addresses of dead ones
-    (pytorch#135712) and wait for them. So process 0 invents a name, and the others accept it only after
-    process 0 has answered their own greeting under that name.
+    (pytorch#135712) and wait for them. So process 0 draws a random name, and another process accepts it only
+    after process 0 has answered that process's own greeting under this name.
     """
     if rank == 0:
         name = secrets.token_hex(8)
@@ -214,9 +214,9 @@ def distribute(model: nn.Module, world: World, strategy: str, agreement: float =
     if strategy == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        for part in list(model.modules()):
-            if isinstance(part, nn.ModuleList):
-                for layer in part:
+        for module_list in list(model.modules()):
+            if isinstance(module_list, nn.ModuleList):
+                for layer in module_list:
                     if not isinstance(layer, nn.RNNBase):  # cuDNN reads its weights as one block
                         fully_shard(layer)
         return cast(nn.Module, fully_shard(module))

@@ -212,13 +212,13 @@ def _make_estimate(
 
 
 def _affordable_rows(batch: Batch, model: nn.Module, device: str, flops: float) -> tuple[StepBatches, float]:
-    """As many rows of a batch as the FLOPs limit allows, and how many times more FLOPs a step has."""
-    cost = training_flops(batch, model.flops)  # type: ignore[arg-type]
-    count = max(1, min(len(batch), int(len(batch) * FLOPS_LIMIT.get(device, 4e10) / cost)))
-    picked = torch.linspace(0, len(batch) - 1, count).round().long()
-    selected = _map_rows(batch, lambda x: x[picked])
-    own_count = training_flops(selected, model.flops)  # type: ignore[arg-type]
-    return _as_step(selected, own_count), flops / own_count
+    """As many rows of a batch as the FLOPs limit allows, and the FLOPs of a step relative to theirs."""
+    batch_flops = training_flops(batch, model.flops)  # type: ignore[arg-type]
+    count = max(1, min(len(batch), int(len(batch) * FLOPS_LIMIT.get(device, 4e10) / batch_flops)))
+    index = torch.linspace(0, len(batch) - 1, count).round().long()
+    selected = _map_rows(batch, lambda x: x[index])
+    selected_flops = training_flops(selected, model.flops)  # type: ignore[arg-type]
+    return _as_step(selected, selected_flops), flops / selected_flops
 
 
 def _doubled(step: StepBatches) -> StepBatches:
@@ -238,7 +238,7 @@ def _as_step(batch: Batch, flops: int) -> StepBatches:
 
 
 def _fixed_and_growing(one: float, two: float) -> tuple[float, float]:
-    """The constant part and the part per batch, from measurements of a batch and of twice as many rows."""
+    """The fixed cost and the cost per batch, from measurements of a batch and of twice as many rows."""
     growing = min(one, max(two - one, one / 4))  # timings are noisy
     return one - growing, growing
 

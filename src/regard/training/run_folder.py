@@ -26,7 +26,7 @@ from regard.recipe.loading import Recipe, difference, dump_recipe, load_recipe
 from regard.tasks import get_task
 from regard.training.step_folders import remove_except, step_folders
 
-# Keys that may change on resuming: how long, where and how often it is validated; not what is learned.
+# Keys that may change on resuming: length and device of the run, validation and search; not what is learned.
 CHANGEABLE = {
     "name", "about",
     "training.steps", "training.epochs", "training.minutes", "training.patience",
@@ -37,7 +37,8 @@ CHANGEABLE = {
     "distillation.batch_tokens", "distillation.ray",
 }  # fmt: skip
 
-# Of these, what a validation depends on: fixed if the schedule or early stopping counts validations.
+# Of these, the keys that validation scores depend on: they may not change if the schedule or early stopping
+# compares validations.
 VALIDATION_KEYS = (
     "training.validate_every",
     "decoding.validation_beam",

@@ -1,7 +1,7 @@
-"""The log of a run: one JSON object per line, truncated to the checkpoint's position when a run is resumed.
+"""The log of a run: one JSON object per line, an event `train` or `validation`.
 
-So the log of a resumed run equals that of an uninterrupted one, except for times. Events are `train` every
-`training.log_every` steps (means over these steps) and `validation`.
+A `train` event has means over `training.log_every` steps. When a run is resumed, the log is truncated to its
+length at the checkpoint, so it equals that of an uninterrupted run, except for times.
 """
 
 from __future__ import annotations

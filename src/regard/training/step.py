@@ -1,8 +1,8 @@
 """One optimizer step: forward and backward passes, gradient clipping, update.
 
-With a fused optimizer, a step does not wait for the GPU, so a non-finite loss or gradient is noticed late. It
-must not change the weights: from the first such step on, the optimizer skips all updates. `Stepper.check`,
-called every few steps, waits for the GPU and returns that step.
+With a fused optimizer, a step does not wait for the GPU, so a non-finite loss or gradient is detected only
+later. It must not change the weights: from the first such step on, the optimizer skips all updates.
+`Stepper.check`, called every few steps, waits for the GPU and returns that step.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Stepper:
         shapes = GraphShapes(batch.tokens, batch.sentences, batch.multiple)
         return GraphRecorder(self.module, self._parameters, training.smoothing, shapes, self.autocast)
 
-    def step(self, number: int, step: StepBatches, rate: float) -> None:
+    def step(self, number: int, data: StepBatches, rate: float) -> None:
         """Train on the batches of step `number` with this learning rate."""
-        losses = [self._backward(batch, i, step) for i, batch in enumerate(step.batches)]
+        losses = [self._backward(batch, i, data) for i, batch in enumerate(data.batches)]
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         optimizer = self.optimizer if self.scaler is None else None  # a GradScaler sets grad_scale itself
@@ -98,7 +98,7 @@ class Stepper:
             self.recorder.zero_gradients()
         if self.ema is not None:
             self.ema.update(number)
-        self._unchecked.append(StepResult(number, step.batches, losses, self.norm))
+        self._unchecked.append(StepResult(number, data.batches, losses, self.norm))
 
     def _update(self) -> None:
         """Update the weights unless a gradient was not finite."""
@@ -115,15 +115,15 @@ class Stepper:
         elif not self._found_inf.item():  # other optimizers have to wait for the device
             self.optimizer.step()
 
-    def _backward(self, batch: Batch, i: int, step: StepBatches) -> Tensor:
+    def _backward(self, batch: Batch, i: int, data: StepBatches) -> Tensor:
         """Add the gradient of one batch, divided by all targets of the step; return the sum of its losses."""
-        weight = self.world.size / step.tokens  # DDP and FSDP divide by the number of processes
+        weight = self.world.size / data.tokens  # DDP and FSDP divide by the number of processes
         if self.recorder is not None:
             total, nll = self.recorder.backward(batch, weight)
             self.loss_sums += torch.stack([total, nll])
             return total
         batch = batch.to(self.world.device, non_blocking=True)
-        with gradient_sync(self.module, i == len(step.batches) - 1):
+        with gradient_sync(self.module, i == len(data.batches) - 1):
             with self.autocast():
                 state = self.stream_state if batch.continues else None
                 total, nll, new_state = self.module(batch, self.recipe.training.smoothing, state)
@@ -148,6 +148,11 @@ class Stepper:
         return bad or NonFinite(unchecked[-1].step if unchecked else 0, float("nan"), [], [])
 
     def _first_non_finite(self, results: list[StepResult]) -> NonFinite | None:
+        """The first of these steps with a non-finite loss or gradient.
+
+        With loss scaling, a non-finite gradient only means that the scale was too large, unless the scale is
+        below MIN_LOSS_SCALE already.
+        """
         if not results:
             return None
         norms = torch.stack([result.norm for result in results]).tolist()

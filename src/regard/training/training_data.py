@@ -103,8 +103,8 @@ class TrainingData:
 
     def texts(self, split: str) -> tuple[list[str], list[str]]:
         """Return the sources and targets of a split."""
-        found = self.split(split)
-        return found.sources, found.targets
+        chosen = self.split(split)
+        return chosen.sources, chosen.targets
 
     def checksums(self) -> dict[str, str | None]:
         """Return the checksums of the prepared training and validation sets."""
