@@ -22,7 +22,7 @@ from regard import (
 )
 from regard.attention import Documents, Dot, Mask
 from regard.conformance import CLASSES, backends, case, check
-from regard.conformance.cases import copy_option
+from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
 
 pytestmark = [

@@ -15,7 +15,7 @@ from regard.attention import Dense, Diagonal, Dilated, Documents, Mask, Prefix, 
 from regard.attention.bias import DenseBias, PositionBias
 from regard.attention.kernel_inputs import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
-from regard.conformance.cases import draw_mask
+from regard.conformance.draw_options import draw_mask
 from regard.errors import DeviceError, OptionError
 
 EXACT_BLOCKS = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)

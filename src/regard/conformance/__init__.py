@@ -9,7 +9,8 @@
 function.
 """
 
+from regard.conformance.actions import Refused, load
 from regard.conformance.cases import CLASSES, Case, case
-from regard.conformance.verdicts import Outcome, Refused, check, load
+from regard.conformance.verdicts import Outcome, check
 
 __all__ = ["CLASSES", "Case", "Outcome", "Refused", "case", "check", "load"]

@@ -8,8 +8,9 @@ import time
 import warnings
 from collections import Counter
 
+from regard.conformance.actions import Backend, load
 from regard.conformance.cases import CLASSES, case
-from regard.conformance.verdicts import Backend, Outcome, check, load
+from regard.conformance.verdicts import Outcome, check
 
 EPILOG = """
 A backend is a function (query, key, value, mask=None, bias=None, causal=False) of tensors

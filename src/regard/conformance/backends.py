@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.attend import attend
 from regard.attention.plan import KERNELS
-from regard.conformance.verdicts import OPTIONS, Backend
+from regard.conformance.actions import OPTIONS, Backend
 
 # `objects`: masks and biases are passed as regard's objects, not as tensors.
 regard = Backend(attend, OPTIONS, objects=True)

@@ -6,7 +6,6 @@ same inputs.
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable
@@ -16,15 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
-from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
-from regard.attention.grid import Grid
-from regard.attention.mask import Dense, Mask
+from regard.attention.bias import ALiBi
+from regard.attention.mask import Dense
 from regard.attention.normalize import Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax
 from regard.attention.packed import Packed
-from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
+from regard.attention.position_masks import Causal, Diagonal, Documents, Padding, Window
+from regard.conformance.draw_options import (
+    INTEGERS,
+    ClosureBias,
+    FutureOnly,
+    SkewedEnergy,
+    SquaredSoftmax,
+    copy_option,
+    draw_bias,
+    draw_energy,
+    draw_mask,
+)
 
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -92,23 +99,6 @@ def case(name: str, seed: int) -> Case:
     return drawn
 
 
-def copy_option(x: Any, dtype: torch.dtype, device: str) -> Any:
-    """A copy of an option in another dtype and on another device."""
-    if isinstance(x, nn.Module):
-        return copy.deepcopy(x).to(device, dtype)
-    if isinstance(x, Tensor):
-        copied = x.detach().to(device, dtype) if x.is_floating_point() else x.detach().to(device).clone()
-        return copied.requires_grad_(x.requires_grad)
-    if isinstance(x, ClosureBias):
-        return x.to(dtype, device)
-    if isinstance(x, Mask | ALiBi) and vars(x):
-        copied = copy.copy(x)
-        for name, value in vars(x).items():
-            object.__setattr__(copied, name, copy_option(value, dtype, device))
-        return copied
-    return x
-
-
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x,
     "transposed": lambda x: x.mT.contiguous().mT,
@@ -121,53 +111,6 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "flipped": lambda x: x.flip(-2),
     "negative": lambda x: torch._neg_view(-x),  # type: ignore[attr-defined]
 }
-
-
-class ClosureBias:
-    """A bias with a parameter in its closure: a function of positions, or a subclass of Bias."""
-
-    def __init__(self, parameter: Tensor, subclass: bool) -> None:
-        self.parameter, self.subclass = parameter, subclass
-
-    def to(self, dtype: torch.dtype, device: str) -> ClosureBias:
-        return type(self)(self.parameter.detach().to(device, dtype).requires_grad_(), self.subclass)
-
-    def option(self) -> Any:
-        """The bias to pass to the attention function."""
-        slope = self.parameter
-        return _Sloped(slope) if self.subclass else lambda t, s: -slope * (t - s).abs()
-
-    def __repr__(self) -> str:
-        return "a subclass of Bias" if self.subclass else "a function of positions"
-
-
-class _Sloped(Bias):
-    def __init__(self, slope: Tensor) -> None:
-        self.slope = slope
-
-    def values(self, grid: Grid, query: Tensor) -> Tensor:
-        return -self.slope * (grid.k - grid.position()).abs()
-
-
-class _Skewed(ScaledDot):
-    """A subclass with a different energy."""
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return super().__call__(query, key) + query[..., :1] * key[..., 0].unsqueeze(-2)
-
-
-class _Ahead(Causal):
-    """A subclass that allows the future and not the past."""
-
-    def allowed(self, grid: Grid) -> Tensor:
-        return grid.k >= grid.position()
-
-
-class _Squared(Softmax):
-    """A subclass whose rows do not sum to 1."""
-
-    def rows(self, scores: Tensor) -> Tensor:
-        return torch.softmax(scores, -1) ** 2
 
 
 def _sizes(rng: random.Random, longest: int = 70) -> tuple[int, int]:
@@ -195,88 +138,6 @@ def _shape(case: Case) -> tuple[tuple[int, ...], int, int, int, int]:
     """leading, H, Tq, Tk, D"""
     q, k = case.leaves["query"], case.leaves["key"]
     return tuple(q.shape[:-3]), q.shape[-3], q.shape[-2], k.shape[-2], q.shape[-1]
-
-
-def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk: int, depth: int = 1) -> Mask:
-    """Any mask for a call of this shape, also combined and negated ones, also masks with empty rows."""
-    kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense"]
-    kind = rng.choice(kinds + (["and", "or", "not"] * 2 if depth else []))
-    integer = rng.choice(INTEGERS)
-    offset = rng.choice([None, None, None, 0, 2, -1])
-    if rng.random() < 0.1:
-        offset_dtype = rng.choice([torch.int32, torch.int64])
-        offset = torch.randint(-2, max(3, Tk), leading, dtype=offset_dtype)  # as for the rows of a cache
-    match kind:
-        case "causal":
-            return Causal(offset)
-        case "window":
-            return Window(rng.choice([None, 0, 1, 5, 40]), rng.choice([None, 0, 0, 1, 30]), offset)
-        case "padding":
-            return Padding(torch.randint(0, min(Tk, 120) + 1, rng.choice([leading, leading[1:]])).to(integer))
-        case "documents":
-            kind = rng.choice([*INTEGERS, torch.bool])
-            ids = torch.randint(0, 2 if kind == torch.bool else 4, (max(Tq, Tk),))
-            ids = (ids.sort().values if rng.random() < 0.7 else ids).to(kind)
-            queries = ids[:Tq].expand(*leading, Tq) if rng.random() < 0.3 else ids[:Tq]
-            documents = Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
-            return _packed(random.Random(f"packed {ids.tolist()}"), Tq, Tk, alone=depth > 0) or documents
-        case "prefix":
-            if rng.random() < 0.5:
-                return Prefix(rng.randint(0, Tk))
-            return Prefix(torch.randint(0, min(Tk, 120) + 1, leading).to(integer))
-        case "dilated":
-            return Dilated(rng.randint(1, 5), offset)
-        case "diagonal":
-            return Diagonal(offset)
-        case "dense":
-            shapes = [
-                (Tq, Tk), (1, Tk), (H, Tq, Tk),
-                (*leading, 1, Tq, Tk), (*leading, H, Tq, Tk), (*leading, 1, 1, Tk),
-            ]  # fmt: skip
-            shape = rng.choice(shapes)
-            return Dense(torch.rand(shape) < rng.choice([0.1, 0.5, 0.9]))
-    a = draw_mask(rng, leading, H, Tq, Tk, depth=0)
-    if kind == "not":
-        return ~a
-    b = draw_mask(rng, leading, H, Tq, Tk, depth=0)
-    return a & b if kind == "and" else a | b
-
-
-def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed | None:
-    """In half of the cases up to four packed sequences, some of them empty, with a mask inside each.
-
-    It has its own `rng`, so that other cases stay as they were before there were packed sequences. Key
-    lengths that differ from query lengths are drawn only if the mask stands alone, because combinations may
-    be refused.
-    """
-    n, other = rng.randint(1, 4), Tq != Tk or rng.random() < 0.4
-    if rng.random() < 0.5 or (other and not alone):
-        return None
-    queries, keys = ([0, *sorted(rng.randint(0, T) for _ in range(n - 1)), T] for T in (Tq, Tk))
-    prefix = Causal() | Prefix([rng.randint(0, 5) for _ in range(n)])
-    inside = rng.choice([None, Causal(), Causal(), Window(3, 1), prefix, Dilated(2), ~Diagonal()])
-    return Packed(torch.tensor(queries, dtype=torch.int32), keys if other else None, inside)
-
-
-def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:
-    heads = rng.choice([None, H])
-    kinds: list[Callable[[], Any]] = [
-        lambda: Dot(0.3), lambda: Cosine(4.0), lambda: Distance(), lambda: Match(),
-        lambda: Bilinear(D, heads=heads, scale=0.5), lambda: Bilinear(D, rank=3, heads=heads, scale=0.5),
-        lambda: Additive(D, hidden=6, heads=heads),
-        lambda: Additive(D, hidden=6), lambda: lambda q, k: torch.sin(q @ k.mT),
-    ]  # fmt: skip
-    return rng.choice(kinds)()
-
-
-def _bias(rng: random.Random, leading: tuple[int, ...], H: int, D: int, Tq: int, Tk: int) -> Any:
-    kinds: list[Callable[[], Any]] = [
-        lambda: ALiBi(H), lambda: RelativeBuckets(H, buckets=8, max_distance=20),
-        lambda: RelativeVectors(D, clip=4), lambda: torch.randn(*leading, 1, Tq, Tk),
-        lambda: torch.randn(H, Tq, Tk).requires_grad_(),
-        lambda: torch.randn(1, Tk), lambda: lambda t, s: -0.01 * (t - s) ** 2,
-    ]  # fmt: skip
-    return rng.choice(kinds)()
 
 
 def _plain(rng: random.Random) -> Case:
@@ -330,7 +191,7 @@ def _batch_axes(rng: random.Random) -> Case:
     if rng.random() < 0.6:
         drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
     if rng.random() < 0.4:
-        drawn.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
     return drawn
 
 
@@ -428,11 +289,11 @@ def _options(rng: random.Random) -> Case:
     leading, H, Tq, Tk, D = _shape(drawn)
     options: dict[str, Any] = {}
     if rng.random() < 0.6:
-        options["energy"] = _energy(rng, D, H)
+        options["energy"] = draw_energy(rng, D, H)
     if rng.random() < 0.6:
         options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
     if rng.random() < 0.5:
-        options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+        options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
     if rng.random() < 0.5:
         options["normalize"] = rng.choice(
             [Softmax(0.5), Softmax(2.0), Raw(), Sigmoid(), Sparsemax(), Entmax(), Entmax(1.3), Hard()]
@@ -456,7 +317,7 @@ def _mixed(rng: random.Random) -> Case:
     if rng.random() < 0.7:
         drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
     if rng.random() < 0.5:
-        drawn.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
     return drawn
 
 
@@ -464,11 +325,11 @@ def _energies(rng: random.Random) -> Case:
     """Every energy, sometimes with a mask or a bias."""
     drawn = _draw_inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
     leading, H, Tq, Tk, D = _shape(drawn)
-    drawn.options["energy"] = _energy(rng, D, H)
+    drawn.options["energy"] = draw_energy(rng, D, H)
     if rng.random() < 0.5:
         drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
     if rng.random() < 0.3:
-        drawn.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
     return drawn
 
 
@@ -478,9 +339,9 @@ def _closures(rng: random.Random) -> Case:
     kinds: list[dict[str, Any]] = [
         {"bias": ClosureBias(torch.tensor(0.05), False)},
         {"bias": ClosureBias(torch.tensor(0.05), True)},
-        {"energy": _Skewed()},
-        {"mask": _Ahead()},
-        {"normalize": _Squared()},
+        {"energy": SkewedEnergy()},
+        {"mask": FutureOnly()},
+        {"normalize": SquaredSoftmax()},
     ]
     drawn.options = dict(rng.choice(kinds))
     if "mask" not in drawn.options and rng.random() < 0.5:
@@ -558,7 +419,7 @@ def _long(rng: random.Random) -> Case:
     if rng.random() < 0.8:
         drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
     if rng.random() < 0.4 and drawn.dtype not in (torch.float16, torch.bfloat16):
-        drawn.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
     if rng.random() < 0.3:
         drawn.layouts = {n: rng.choice(list(LAYOUTS)) for n in drawn.leaves}
     return drawn
