@@ -851,22 +851,22 @@ struct Single {
         save_norm(c, b, h, i, top, l);
     }
 
-    // Fill S with the energies of n keys, and -inf up to the next multiple of LANES; return the largest.
+    // Fill S with the energies of n keys, and -inf up to the next multiple of LANES; return the largest energy.
     float scores(int64_t j0, int64_t n) {
         if (c.bias.data) std::memcpy(bias, c.bias.at(energy.b, energy.h, energy.i0) + j0, n * 4);
         vf high = splat(-INF);
         for (int64_t j = 0; j < n; j += LANES) {
-            vf part[LANES];
+            vf partial[LANES];  // partial[l]: the products of key j + l, still to be summed over the lanes
             for (int l = 0; l < LANES; l++) {
                 const float* k = c.k.at(energy.b, energy.hk, j0 + std::min(j + l, n - 1));
-                part[l] = vf{};
-                for (int64_t d = 0; d < c.D; d += LANES) part[l] += load(q + d) * load(k + d);
+                partial[l] = vf{};
+                for (int64_t d = 0; d < c.D; d += LANES) partial[l] += load(q + d) * load(k + d);
             }
-            transpose_square(part);
+            transpose_square(partial);
             for (int step = LANES / 2; step; step /= 2)
-                for (int l = 0; l < step; l++) part[l] += part[l + step];
+                for (int l = 0; l < step; l++) partial[l] += partial[l + step];
             vf distance = float(energy.i0 + c.Tk - c.Tq - j0 - j) - lane_index();
-            vf s = energy.cap(energy.add_bias(part[0], distance, load(bias + j)));
+            vf s = energy.cap(energy.add_bias(partial[0], distance, load(bias + j)));
             s = lane_index() < float(n - j) ? s : splat(-INF);
             store(S + j, s);
             high = larger(s, high);

@@ -32,7 +32,7 @@
 namespace {
 constexpr int W = 64;   // columns of a panel
 constexpr int MR = 6;   // rows of a tile
-constexpr float NONE = -std::numeric_limits<float>::infinity();
+constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 enum Kind { F32 = 0, INT8 = 1, BF16 = 2 };
 enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, SWISH = 4 };
 
@@ -163,7 +163,7 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   m->data = allocate<char>(cells * 4);
   std::memset(m->data, 0, cells * 4);
   m->bias = allocate<float>(m->panels * W);
-  for (int n = 0; n < m->panels * W; ++n) m->bias[n] = n < N ? (b ? b[n] : 0.f) : NONE;
+  for (int n = 0; n < m->panels * W; ++n) m->bias[n] = n < N ? (b ? b[n] : 0.f) : NEG_INF;
   if (kind == INT8) {
     m->scale = allocate<float>(m->panels * W);
     m->shift = allocate<int32_t>(m->panels * W);
@@ -189,7 +189,7 @@ Matrix* select_columns(const Matrix& from, const int32_t* cells, int n, const in
   m->bias = allocate<float>(m->panels * W);
   if (m->kind == INT8) { m->scale = allocate<float>(m->panels * W); m->shift = allocate<int32_t>(m->panels * W); }
   for (int i = 0; i < m->panels * W; ++i) {
-    m->bias[i] = i < n ? from.bias[columns[i]] : NONE;
+    m->bias[i] = i < n ? from.bias[columns[i]] : NEG_INF;
     if (m->kind == INT8) { m->scale[i] = i < n ? from.scale[columns[i]] : 1.f; m->shift[i] = i < n ? from.shift[columns[i]] : 0; }
   }
   for (int i = 0; i < m->panels * W; i += 16) {
@@ -211,13 +211,14 @@ struct Input {  // rows in the format of a kernel
   const float* scale = nullptr;
 };
 
-struct Scratch {
+struct Scratch {  // memory of a thread that is reused between calls
   Array<char> quant; Array<float> qscale;
-  Array<float> x, h, a, b, c, kt, p, own;
+  Array<float> x, h, a, b, c, kt, p, scores;
   Array<int32_t> filled;
 };
 
-Input quantized(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
+// Rows of x in the format of the kernel of m; for int8, each row has its own scale.
+Input kernel_input(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
   if (m.kind == F32) return {x, size_t(ldx), nullptr};
   const int K = m.K;
   if (m.kind == BF16) {
@@ -257,23 +258,23 @@ Input quantized(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) 
   return {to, stride, scale};
 }
 
-// The arithmetic of a kernel, on four bytes of an input and 64 of a panel. Two instructions are inline assembly because gcc 12
-// keeps the sums of their builtins in memory.
+// The arithmetic of a kernel: four bytes of an input times 64 bytes of a panel. Two instructions are inline assembly because
+// gcc 12 keeps the sums of their builtins in memory.
 struct Float32 {
-  using Sum = __m512; using Part = __m512;
+  using Sum = __m512; using Operand = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
-  static Part load(const char* p) { return _mm512_load_ps(p); }
-  static Part broadcast(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
-  static Sum add(Sum s, Part a, Part b) { return _mm512_fmadd_ps(a, b, s); }
+  static Operand load(const char* p) { return _mm512_load_ps(p); }
+  static Operand broadcast(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
+  static Sum add(Sum s, Operand a, Operand b) { return _mm512_fmadd_ps(a, b, s); }
   static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
 };
 #ifdef __AVX512VNNI__
 struct Int8 {
-  using Sum = __m512i; using Part = __m512i;
+  using Sum = __m512i; using Operand = __m512i;
   static Sum zero() { return _mm512_setzero_si512(); }
-  static Part load(const char* p) { return _mm512_load_si512(p); }
-  static Part broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
-  static Sum add(Sum s, Part a, Part b) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
+  static Operand load(const char* p) { return _mm512_load_si512(p); }
+  static Operand broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Sum add(Sum s, Operand a, Operand b) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
   static __m512 end(Sum s, const Matrix& m, const Input& in, int row, int col) {
     const __m512 by = _mm512_mul_ps(_mm512_load_ps(m.scale + col), _mm512_set1_ps(in.scale[row]));
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(s, _mm512_load_si512(m.shift + col))), by, _mm512_load_ps(m.bias + col));
@@ -282,11 +283,11 @@ struct Int8 {
 #endif
 #ifdef __AVX512BF16__
 struct BFloat16 {
-  using Sum = __m512; using Part = __m512i;
+  using Sum = __m512; using Operand = __m512i;
   static Sum zero() { return _mm512_setzero_ps(); }
-  static Part load(const char* p) { return _mm512_load_si512(p); }
-  static Part broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
-  static Sum add(Sum s, Part a, Part b) { asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
+  static Operand load(const char* p) { return _mm512_load_si512(p); }
+  static Operand broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Sum add(Sum s, Operand a, Operand b) { asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
   static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
 };
 #endif
@@ -300,10 +301,10 @@ template <int R, class K, class End> __attribute__((noinline)) void tile(const M
   const size_t step = in.stride * 4;
   for (int r = 0; r < R; ++r) for (int j = 0; j < 4; ++j) sum[r][j] = K::zero();
   for (int k = 0; k < m.depth; ++k, w += W * 4, x += 4) {
-    typename K::Part b[4];
+    typename K::Operand b[4];
     for (int j = 0; j < 4; ++j) b[j] = K::load(w + 64 * j);
     for (int r = 0; r < R; ++r) {
-      const typename K::Part a = K::broadcast(x + r * step);
+      const typename K::Operand a = K::broadcast(x + r * step);
       for (int j = 0; j < 4; ++j) sum[r][j] = K::add(sum[r][j], a, b[j]);
     }
   }
@@ -398,12 +399,12 @@ class HelperThread {
 };
 thread_local std::unique_ptr<HelperThread> helper;
 
-// First column of the second half of a product. One thread or two compute the halves in the same way.
+// The first panel of the second half of a product. One thread or two compute the halves in the same way.
 inline int second_half(const Matrix& m) { return m.panels / 2; }
 
 template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool in_halves = true) {
-  const Input in = quantized(s, m, x, rows, ldx);
-  auto part = [&](int first, int last) {
+  const Input in = kernel_input(s, m, x, rows, ldx);
+  auto run_range = [&](int first, int last) {
     if (m.kind == F32) run_panels<Float32>(m, in, rows, first, last, end);
 #ifdef __AVX512VNNI__
     if (m.kind == INT8) run_panels<Int8>(m, in, rows, first, last, end);
@@ -413,8 +414,8 @@ template <class End> void product(Scratch& s, const Matrix& m, const float* x, i
 #endif
   };
   const int half = second_half(m);
-  if (!in_halves || !helper || half == 0) return part(0, m.panels);
-  helper->run_both([&] { part(0, half); }, [&] { part(half, m.panels); });
+  if (!in_halves || !helper || half == 0) return run_range(0, m.panels);
+  helper->run_both([&] { run_range(0, half); }, [&] { run_range(half, m.panels); });
 }
 
 // y = x Wᵀ + b, with an activation; columns beyond N are not written.
@@ -440,17 +441,17 @@ void add_linear(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, 
 
 // --- Best tokens ---
 struct TopK {  // the k best tokens of a row, and the sum for the softmax over all
-  float max = NONE, lowest = NONE;  // of all scores; of the kept ones
+  float max = NEG_INF, lowest = NEG_INF;  // of all scores; of the kept ones
   int count = 0;
   alignas(64) float sum[16] = {};
 
   // Add 64 scores of a row, from token c on.
   void add_scores(int c, const __m512* v, int k, float* values, int64_t* ids) {
     const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
-    if (top == NONE) return;
+    if (top == NEG_INF) return;
     __m512 total = _mm512_load_ps(sum);
     if (top > max) {
-      if (max != NONE) total = _mm512_mul_ps(total, exp512(_mm512_set1_ps(max - top)));
+      if (max != NEG_INF) total = _mm512_mul_ps(total, exp512(_mm512_set1_ps(max - top)));
       max = top;
     }
     const __m512 high = _mm512_set1_ps(max);
@@ -478,10 +479,10 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
   }
   // Merge the result for the tokens that follow.
   void merge(const TopK& other, int k, float* values, int64_t* ids, const float* other_values, const int64_t* other_ids) {
-    if (other.max == NONE) return;
+    if (other.max == NEG_INF) return;
     const float top = max > other.max ? max : other.max;
     auto scaled = [&](const TopK& b) {
-      return b.max == NONE ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
+      return b.max == NEG_INF ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
     };
     _mm512_store_ps(sum, _mm512_add_ps(scaled(*this), scaled(other)));
     max = top;
@@ -492,7 +493,7 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
     const float norm = max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(sum)));
     for (int i = 0; i < k; ++i) {
       if (i < count) values[i] -= norm;
-      else { values[i] = NONE; ids[i] = 0; }
+      else { values[i] = NEG_INF; ids[i] = 0; }
     }
   }
 };
@@ -500,7 +501,7 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
 void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* tokens) {
   const int half = second_half(m) * W;
   std::vector<TopK> top(2 * rows);  // of the first half of the tokens, then of the second
-  float* second_values = s.own.need(size_t(rows) * k);
+  float* second_values = s.scores.need(size_t(rows) * k);
   std::vector<int64_t> second_ids(size_t(rows) * k);
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
     if (c < half) top[r].add_scores(c, v, k, log_p + size_t(r) * k, tokens + size_t(r) * k);
@@ -518,12 +519,12 @@ void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx,
 struct Shortlist { const Matrix* matrix; const uint64_t* columns; const int32_t* tokens; int64_t count; };
 
 // The scores of the tokens in each row's shortlist, without gaps, so that a result does not depend on the other rows; padded with
-// NONE to a multiple of 64. Returns the distance between rows.
+// NEG_INF to a multiple of 64. Returns the distance between rows.
 size_t shortlist_scores(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx) {
   int64_t longest = 0;
   for (int r = 0; r < rows; ++r) longest = shortlists[r].count > longest ? shortlists[r].count : longest;
   const size_t ld = round_up(int(longest), W) + W;
-  float* y = s.own.need(rows * ld);
+  float* y = s.scores.need(rows * ld);
   int32_t* filled = s.filled.need(rows);
   std::memset(filled, 0, rows * sizeof *filled);
   for (int r = 0, end; r < rows; r = end) {
@@ -539,7 +540,7 @@ size_t shortlist_scores(Scratch& s, const Shortlist* shortlists, const float* x,
       }
     }, false);  // tokens in order
   }
-  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < round_up(filled[r], W); ++i) y[r * ld + i] = NONE;
+  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < round_up(filled[r], W); ++i) y[r * ld + i] = NEG_INF;
   return ld;
 }
 
@@ -553,7 +554,7 @@ void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, i
     int64_t* ids = tokens + size_t(r) * k;
     const int half = round_up(int(shortlists[r].count), W) / W / 2 * W;
     for (int c = 0; c < shortlists[r].count; c += W) {
-      const float* y = s.own.p + r * ld + c;
+      const float* y = s.scores.p + r * ld + c;
       const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32), _mm512_loadu_ps(y + 48)};
       if (c < half) first.add_scores(c, v, k, values, ids);
       else second.add_scores(c, v, k, second_values.data(), second_ids.data());
@@ -567,8 +568,8 @@ void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, i
 void all_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, float* scores, int vocab) {
   const size_t ld = shortlist_scores(s, shortlists, x, rows, ldx);
   for (int r = 0; r < rows; ++r, scores += vocab) {
-    for (int i = 0; i < vocab; ++i) scores[i] = NONE;
-    for (int i = 0; i < shortlists[r].count; ++i) scores[shortlists[r].tokens[i]] = s.own.p[r * ld + i];
+    for (int i = 0; i < vocab; ++i) scores[i] = NEG_INF;
+    for (int i = 0; i < shortlists[r].count; ++i) scores[shortlists[r].tokens[i]] = s.scores.p[r * ld + i];
   }
 }
 
@@ -624,15 +625,15 @@ inline __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
 inline __m512 load16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
-inline void keep16(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
-inline void keep16(uint16_t* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
-inline float keep(float x, float) { return x; }
-inline uint16_t keep(float x, uint16_t) { return rounded(x); }
-template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) keep16(to + i, _mm512_loadu_ps(from + i)); }
+inline void store16(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
+inline void store16(uint16_t* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
+inline float convert(float x, float) { return x; }
+inline uint16_t convert(float x, uint16_t) { return rounded(x); }
+template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) store16(to + i, _mm512_loadu_ps(from + i)); }
 
 // Softmax of n numbers in place, without the division; returns 1 / sum. `e` must be readable up to a multiple of 16.
 float softmax(float* e, int n) {
-  __m512 most = _mm512_set1_ps(NONE);
+  __m512 most = _mm512_set1_ps(NEG_INF);
   for (int j = 0; j < n; j += 16) {
     const __mmask16 live = n - j >= 16 ? 0xffff : (1u << (n - j)) - 1;
     most = _mm512_mask_max_ps(most, live, most, _mm512_loadu_ps(e + j));
@@ -695,7 +696,7 @@ template <class Value> inline void weighted_sum(const float* p, int n, int D, fl
 
 // Store keys (n, ·) of one head as columns (D, ld).
 template <class T> void columns(const float* k, int stride, int n, int D, int ld, T* kt) {
-  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = keep(k[size_t(s) * stride + d], T());
+  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = convert(k[size_t(s) * stride + d], T());
   for (int d = 0; d < D; ++d) for (int s = n; s < ld; ++s) kt[size_t(d) * ld + s] = 0;
 }
 
@@ -939,7 +940,7 @@ void engine_positions(void* model, const float* encoder, const float* decoder) {
   m->encoder.positions = encoder; m->decoder.positions = decoder;
 }
 
-// How many numbers the cross-attention memory of a sentence of n tokens has.
+// Number of elements of the cross-attention memory of a sentence of n tokens.
 int64_t engine_memory_size(void* model, int64_t n) {
   auto* m = static_cast<Model*>(model);
   return int64_t(m->decoder.layers.size()) * m->heads * m->width * (round_up(n, 16) + n);
