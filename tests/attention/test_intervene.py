@@ -575,8 +575,8 @@ def test_an_edit_that_changes_nothing_is_an_error(model):
     [
         (lambda: Uniform(heads=1.5), "Uniform's heads must be an integer, a slice or a list of integers"),
         (lambda: Uniform(heads="all"), "Uniform's heads must be an integer"),
-        (lambda: Zero(queries=-1), "Zero's queries count from 0"),
-        (lambda: Zero(batch=[0, -2]), "Zero's batch count from 0"),
+        (lambda: Zero(queries=-1), "Zero's queries must not be negative"),
+        (lambda: Zero(batch=[0, -2]), "Zero's batch must not be negative"),
         (lambda: Zero(queries=slice(0, 9, 2)), "must be a slice without a step"),
         (lambda: Pinned(-1), "Pinned's key must be"),
         (lambda: Pinned("x"), "Pinned's key must be"),

@@ -600,7 +600,7 @@ def test_a_call_given_to_on_call_expires_when_it_returns():
     layer = regard.MultiHead(8, 2)
     with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
         layer(torch.randn(1, 5, 8))
-    with pytest.raises(OptionError, match="until it returns"):
+    with pytest.raises(OptionError, match="until on_call returns"):
         kept[0].weights()
     assert "no longer kept" in repr(kept[0])
 

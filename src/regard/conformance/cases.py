@@ -140,6 +140,15 @@ def _shape(case: Case) -> tuple[tuple[int, ...], int, int, int, int]:
     return tuple(q.shape[:-3]), q.shape[-3], q.shape[-2], k.shape[-2], q.shape[-1]
 
 
+def _add_mask_and_bias(rng: random.Random, case: Case, mask: float, bias: float) -> None:
+    """Add a mask and a bias, each with this probability."""
+    leading, H, Tq, Tk, D = _shape(case)
+    if rng.random() < mask:
+        case.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
+    if rng.random() < bias:
+        case.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
+
+
 def _plain(rng: random.Random) -> Case:
     drawn = _draw_inputs(rng)
     if rng.random() < 0.5:
@@ -187,11 +196,7 @@ def _empty(rng: random.Random) -> Case:
 def _batch_axes(rng: random.Random) -> Case:
     leading = rng.choice([(), (2,), (2, 3), (1, 2, 2)])
     drawn = _draw_inputs(rng, rng.choice([torch.float32, torch.float64]), leading=leading)
-    _, H, Tq, Tk, D = _shape(drawn)
-    if rng.random() < 0.6:
-        drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
-    if rng.random() < 0.4:
-        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
+    _add_mask_and_bias(rng, drawn, 0.6, 0.4)
     return drawn
 
 
@@ -313,23 +318,16 @@ def _mixed(rng: random.Random) -> Case:
     if rng.random() < 0.5:
         return _options(rng)
     drawn = _draw_inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
-    leading, H, Tq, Tk, D = _shape(drawn)
-    if rng.random() < 0.7:
-        drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
-    if rng.random() < 0.5:
-        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
+    _add_mask_and_bias(rng, drawn, 0.7, 0.5)
     return drawn
 
 
 def _energies(rng: random.Random) -> Case:
     """Every energy, sometimes with a mask or a bias."""
     drawn = _draw_inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
-    leading, H, Tq, Tk, D = _shape(drawn)
+    _, H, _, _, D = _shape(drawn)
     drawn.options["energy"] = draw_energy(rng, D, H)
-    if rng.random() < 0.5:
-        drawn.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
-    if rng.random() < 0.3:
-        drawn.options["bias"] = draw_bias(rng, leading, H, D, Tq, Tk)
+    _add_mask_and_bias(rng, drawn, 0.5, 0.3)
     return drawn
 
 
