@@ -322,8 +322,8 @@ def test_options_of_the_wrong_kind_are_refused():
     refusal("normalize must be a Normalizer", normalize=1.5)
     refusal("bias must be a Bias", bias=0.5)
     refusal("layers must map", layers=[1, 2])
-    refusal("-1 is no layer", layers={-1: {}})
-    refusal("True is no layer", layers={True: {}})
+    refusal("-1 is not a layer", layers={-1: {}})
+    refusal("True is not a layer", layers={True: {}})
     refusal(r"layers\[0\] must be a dict", layers={0: Window(3)})
     refusal(
         r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize",

@@ -93,7 +93,7 @@ def test_models_of_other_tasks(models, monkeypatch):
         ("# no header\n", "does not begin with a header between two lines of ---"),
         (CARD.replace("task: translate\n", ""), "the header of .*card.md: task: Field required"),
         (CARD.replace("default: true", "best: true"), "best: Extra inputs are not permitted"),
-        (CARD.replace("license: CC0", "license: [:"), "is no YAML"),
+        (CARD.replace("license: CC0", "license: [:"), "is not YAML"),
         ("---\n---\n---\n", "does not begin|: it: |header of"),
     ],
 )

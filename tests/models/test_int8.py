@@ -110,7 +110,7 @@ def half(tensors):
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (drop, "as torch.int8, which is no type of weights"),
+        (drop, "as torch.int8, which is not a dtype of weights"),
         (short, r"holds 512 rows of 'decoder.layers.0.feed.W1.weight' and \(3,\) scales"),
         (nan, "NaN or infinity"),
         (half, "with scales in torch.float16, and int8 with float32 is expected"),

@@ -338,7 +338,7 @@ def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, 
     (tmp_path / "empty").mkdir()
     assert_refused(
         tuned("classify", files, tmp_path / "empty"),
-        "has no config.json, so it is no model folder",
+        "has no config.json, so it is not a model folder",
         FolderError,
     )
     pickled = shutil.copytree(encoder, tmp_path / "pickled")

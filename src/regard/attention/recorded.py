@@ -24,7 +24,7 @@ from regard.pictures.attention_views import attention_picture
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
 
-MAX_SHOWN = 1 << 22  # weights of one item that a notebook computes and shows by itself
+MAX_SHOWN = 1 << 22  # weights of one item that a notebook computes and shows without a request
 
 
 class Recorded(Pictured):

@@ -203,7 +203,7 @@ def _largest_output(case: Case) -> float:
 
 
 def _largest_scores(case: Case, eps: float) -> tuple[float, float]:
-    """The largest score that is no mask such as −1e9, and the rounding error of the largest of all."""
+    """The largest score that is not a mask such as −1e9, and the rounding error of the largest of all."""
     _, tensors, options = case.make(torch.float64)
     with torch.no_grad():
         scores = weights(tensors["query"], tensors["key"], stage="biased", **as_options(options))

@@ -126,7 +126,7 @@ def _check_layers(layers: object) -> dict[int | str, dict[str, Any]]:
     for key, options in layers.items():
         if isinstance(key, bool) or not isinstance(key, int | str) or (isinstance(key, int) and key < 0):
             raise OptionError(
-                f"layers: {key!r} is no layer; "
+                f"layers: {key!r} is not a layer; "
                 "give an index from 0, or a name such as 'model.layers.*.self_attn'"
             )
         if not isinstance(options, Mapping):

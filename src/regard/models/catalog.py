@@ -96,14 +96,14 @@ def _own_folders() -> list[Path]:
 
 @lru_cache(maxsize=256)
 def _entry(card: Path, changed: int) -> CatalogEntry:
-    """Read a card; `changed`, its time, makes the cache forget an older one."""
+    """Read a card; `changed`, its modification time, is part of the cache key."""
     header: Any = None
     try:
         header = yaml.safe_load(_split(card)[0])
         known = CardHeader.model_validate(header).model_dump()
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise FolderError(f"the header of {card} is no YAML ({first}); correct it") from None
+        raise FolderError(f"the header of {card} is not YAML ({first}); correct it") from None
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(map(str, wrong["loc"])) or "it"

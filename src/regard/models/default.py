@@ -79,7 +79,7 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
 def _from_folder(folder: Path) -> Any:
     place = model_in(folder)
     with _lock:
-        key = (os.path.realpath(place), _state(place))
+        key = (os.path.realpath(place), _file_stats(place))
         if key not in _loaded:
             _loaded[key] = load(folder)
             for old in [other for other in _loaded if other[0] == key[0] and other != key]:
@@ -90,7 +90,7 @@ def _from_folder(folder: Path) -> Any:
         return _loaded[key]
 
 
-def _state(folder: Path) -> tuple[Any, ...]:
+def _file_stats(folder: Path) -> tuple[Any, ...]:
     """A value that changes when a file in the folder changes."""
     try:
         files = [(entry.name, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]

@@ -167,7 +167,7 @@ def _symmetric_loss(scores: Tensor, correct: Tensor, smoothing: float) -> Tensor
 
 
 def _is_same_text(batch: Batch) -> Tensor:
-    """Pairs (i, j), i ≠ j, with the same source or the same target text: they are no negatives."""
+    """Pairs (i, j), i ≠ j, with the same source or the same target text, which are not negatives."""
     assert batch.source is not None
     equal = lambda x: (x[:, None] == x[None]).all(-1)  # noqa: E731
     same = equal(batch.source) | equal(batch.target)  # (batch, batch)

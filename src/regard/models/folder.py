@@ -146,7 +146,7 @@ def _tokenizer(path: Path) -> Tokenizer:
         raise FolderError(str(error).replace("\n", " ")) from None
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise FolderError(
-            f"{path} is no tokenizer file ({_first_line(error)}); it is damaged, so copy it again"
+            f"{path} is not a tokenizer file ({_first_line(error)}); it is damaged, so copy it again"
         ) from None
 
 
@@ -205,7 +205,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     if not is_file(folder / "config.json"):
         raise FolderError(
-            f"{folder} has no config.json, so it is no model folder; give one that `regard train` has written"
+            f"{folder} has no config.json, so it is not a model folder; give one that `regard train` wrote"
         )
     config = read_json(folder / "config.json")
     if config.get("kind") == "recommender":
@@ -260,7 +260,7 @@ def _fill(model: torch.nn.Module, stored: Any, path: Path, scales: set[str]) -> 
             continue
         if not x.is_floating_point():
             raise FolderError(
-                f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again"
+                f"{path} holds {name!r} as {x.dtype}, which is not a dtype of weights; copy it again"
             )
         _check_finite(path, name, x)
         p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit

@@ -4,7 +4,7 @@
     recipe = load_recipe("my-recipes/transformer.yaml")
     print(dump_recipe(recipe))  # with all defaults; this is what a run keeps
 
-A recipe is one YAML file with plain values, read as in YAML 1.2; PyYAML by itself follows YAML 1.1, where
+A recipe is one YAML file with plain values, read as in YAML 1.2; PyYAML alone follows YAML 1.1, where
 `no` is false, 1e-4 a string and 1:30 ninety. Tags, anchors and aliases are refused: a recipe does not need
 them, and they can make a small file expand to a large one or run code.
 """
