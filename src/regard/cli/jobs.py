@@ -116,7 +116,7 @@ def run_job(
 ) -> None:
     """Run what remains of a job and write its outputs.
 
-    Parameters:
+    Args:
         name: of the progress bar.
         places: outputs, from `open_outputs`.
         settings: called for a resumable job: what the output depends on, compared with the interrupted job.
