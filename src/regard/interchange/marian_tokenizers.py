@@ -1,4 +1,4 @@
-"""Read the tokenizers of a MarianMT folder: source.spm, target.spm, and one vocabulary or one for each side."""
+"""Read the tokenizers of a MarianMT folder: source.spm, target.spm, and one vocabulary or one per side."""
 
 from __future__ import annotations
 
