@@ -94,7 +94,7 @@ def test_a_held_out_share_validates_and_a_fold_tests(table):
 def test_a_known_corpus_without_splits_has_its_customary_folds(real_data):
     data = {"corpus": "sentence-polarity", "fold": 3}
     assert len(list(split_rows(data, "test", "classify"))) == 1066
-    with pytest.raises(OptionError, match="data.fold is 11 and there are 10 folds"):
+    with pytest.raises(OptionError, match="data.fold is 11 of 10 folds"):
         split_rows({**data, "fold": 11}, "test", "classify")
 
 

@@ -89,7 +89,8 @@ class ViewOptions(OptionGroup):
         str | None,
         option(
             metavar="N|best",
-            help="Layer, from 0, or `best`: layer and step that link most words. Default: the mean of all.",
+            help="Layer, from 0, or `best`: the layer and step with most mutual links. Default: the mean of "
+            "all.",
             rich_help_panel=SEARCH,
         ),
     ] = None
@@ -97,8 +98,8 @@ class ViewOptions(OptionGroup):
         str | None,
         option(
             metavar="N|best",
-            help="Head, from 0, or `best`: the layer and head that link most words. Default: the mean of "
-            "all.",
+            help="Head, from 0, or `best`: the layer and head with the highest mutual information. Default: "
+            "the mean of all.",
             rich_help_panel=SEARCH,
         ),
     ] = None

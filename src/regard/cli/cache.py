@@ -11,14 +11,15 @@ import typer
 if TYPE_CHECKING:
     from regard.data.prepared_cache import Entry
 
-DAY = 86_400
-DAYS = 30
+DAY = 86_400  # seconds
+DEFAULT_DAYS = 30
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def command(
     prune: Annotated[
-        bool, typer.Option("--prune", help=f"Remove entries, by default those not used for {DAYS} days.")
+        bool,
+        typer.Option("--prune", help=f"Remove entries, by default those not used for {DEFAULT_DAYS} days."),
     ] = False,
     older_than: Annotated[
         float | None,
@@ -63,7 +64,7 @@ def command(
             raise OptionError(f"{name} is for --prune; add --prune")
         listed = entries()
     else:
-        days = DAYS if older_than is None and limit is None else older_than
+        days = DEFAULT_DAYS if older_than is None and limit is None else older_than
         listed = remove(None if days is None else days * DAY, limit)
     if as_json:
         typer.echo(json.dumps([entry.as_dict() for entry in listed], indent=2, ensure_ascii=False))

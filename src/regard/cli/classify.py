@@ -77,7 +77,7 @@ def command(
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])
-    source, place = open_input(text or [], input)
+    source, location = open_input(text or [], input)
     options = ClassifyOptions(
         top=output.top,
         threshold=output.threshold,
@@ -88,12 +88,12 @@ def command(
         output=str(output.output),
         **job.batch_size,
     )
-    format = _format(options, place)
-    places = open_outputs(source, [output.output])
+    format = _format(options, location)
+    output_files = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
     if drawn:
         pictures.check_model(picture, encoder_attention(["a"], classify.model)[0])
-    run_job("classify", source, places, classify, lambda: options.about(fingerprint([folder])), job)
+    run_job("classify", source, output_files, classify, lambda: options.about(fingerprint([folder])), job)
     if count := classify.truncated:
         texts = "1 text was" if count == 1 else f"{count:,} texts were"
         report(f"{texts} truncated to the model's maximum length")
@@ -102,7 +102,7 @@ def command(
         pictures.save(picture, encoder_attention(lines, classify.model))
 
 
-def _format(options: ClassifyOptions, place: TextLocation) -> OutputFormat[ClassifiedLine]:
+def _format(options: ClassifyOptions, location: TextLocation) -> OutputFormat[ClassifiedLine]:
     """Return the output format; options that exclude each other are an error."""
     from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
@@ -114,7 +114,7 @@ def _format(options: ClassifyOptions, place: TextLocation) -> OutputFormat[Class
                 "--attention is shown on the terminal or written as JSON; leave out -o, or add --json"
             )
         return WithAttention(options.top, shows_color(sys.stdout))
-    return make_format(options, place.layout, place.names)
+    return make_format(options, location.layout, location.names)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
-"""`regard demo`: the bundled models at work; or, without them, attention as a dictionary, the choice of a
-kernel, a trained model and its weights, a translator."""
+"""`regard demo`: outputs of the bundled models.
+
+Without bundled models: attention as a dictionary, the choice of a kernel, a trained model and its weights, a
+translator.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def command(
         bool, typer.Option("--train", help="Train small models even if there are bundled ones.")
     ] = False,
 ) -> None:
-    """Show the bundled models at work: translations with their alignment, a label, tags, the operator.
+    """Run the bundled models: translations with their alignment, a label, tags, the attention operator.
 
     With --train, and while no translator is bundled: train a one-layer attention model to reverse words and
     show its attention; then train a small translator.
@@ -53,7 +56,7 @@ def command(
     show_plan(console)
     console.print("\n[bold]3. Learn to reverse words, and show the attention[/bold]")
     model = _train(steps, console)
-    _look(model, word, console)
+    _show_attention(model, word, console)
     if translator:
         console.print("\n[bold]4. English to German from 21 000 bundled sentence pairs[/bold]")
         _translate(console)
@@ -109,8 +112,7 @@ def _dictionary(console) -> None:  # noqa: ANN001
 
 
 def _model():  # noqa: ANN202
-    """Return the model: embed letters, add positions, attend from output positions to the word, predict
-    letters."""
+    """Return the model: embed letters, add positions, attend from output positions to the word, predict."""
     import torch
     from torch import nn
 
@@ -170,7 +172,7 @@ def _train(steps: int, console):  # noqa: ANN001, ANN202
     return model
 
 
-def _look(model, word: str, console) -> None:  # noqa: ANN001
+def _show_attention(model, word: str, console) -> None:  # noqa: ANN001
     import torch
 
     import regard

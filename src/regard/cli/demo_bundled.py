@@ -83,10 +83,11 @@ def _translate(entry: CatalogEntry, console: Console) -> None:
     for text, to in DRAWN:
         if to not in entry.into:
             continue
-        found = _translation(text, model, to)
+        translation = _translation(text, model, to)
         source = add_target([text], model, to)
-        ((_, alignment),) = align_words(source, [found], model, clearest_view(source, [found], model))
-        console.print(f"\n{text} → {found}", highlight=False)
+        view = clearest_view(source, [translation], model)
+        ((_, alignment),) = align_words(source, [translation], model, view)
+        console.print(f"\n{text} → {translation}", highlight=False)
         print(render(alignment.weights, alignment.source_words, alignment.target_words))
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.option_groups import OptionGroup, grouped, option
-from regard.cli.train import Quiet
+from regard.cli.train import FilesAndOverrides, OverwriteRun, Quiet, RunFolder
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,14 @@ def command(
             "your own."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
-        ),
-    ] = None,
+    overrides: FilesAndOverrides = None,
     *,
-    run: Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")] = None,
+    run: RunFolder = None,
     translation: TranslationOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print model size, cost, memory and time of the student.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")] = False,
+    overwrite: OverwriteRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a small translator on the translations of a larger one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.option_groups import INPUT, JOB, OptionGroup, option
+from regard.cli.option_groups import INPUT, JOB, OptionGroup, Strict, option
 
 if TYPE_CHECKING:
     from regard.models.embedder import Embedder
@@ -49,9 +49,7 @@ class DocumentOptions(OptionGroup):
             rich_help_panel=INPUT,
         ),
     ] = None
-    strict: Annotated[
-        bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)
-    ] = False
+    strict: Strict = False
     threads: Threads = 0
 
     def read(self, files: list[Path]) -> Documents:
@@ -65,8 +63,7 @@ class DocumentOptions(OptionGroup):
         return documents
 
     def embed(self, files: list[Path]) -> tuple[list[Document], Any, Embedder | None]:
-        """Return documents, their vectors and the model; an index already has vectors, and no model is
-        loaded."""
+        """Return documents, their vectors and the model; None for an index, which has its vectors already."""
         from regard.pipelines.embed import embed
         from regard.search.embedders import load_embedder
         from regard.search.index import MANIFEST, Index

@@ -56,12 +56,12 @@ def command(
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     source, _ = open_input(text or [], input)
     options = EmbedOptions(_form(output, as_json), input.column, input.field, batch_tokens, str(output))
-    places = open_outputs(source, [output])
-    if options.output_format == "npy" and not isinstance(places[0], File):
+    output_files = open_outputs(source, [output])
+    if options.output_format == "npy" and not isinstance(output_files[0], File):
         raise OptionError(f"{output} is not a file, and .npy needs one, for the number of rows; name a file")
     embedder = load_embedder(name, str(pick_device(job.device)))
     settings = lambda: options.about(embedder.fingerprint())  # noqa: E731
-    run_job("embed", source, places, EmbedJob(embedder, options), settings, job)
+    run_job("embed", source, output_files, EmbedJob(embedder, options), settings, job)
 
 
 def _form(output: Path, as_json: bool) -> str:

@@ -116,13 +116,13 @@ def command(
     )
     folder = model_folder(model, "generate", text or [])
     source = Source(texts=tuple(_prompts(text))) if not input.files else open_input(text or [], input)[0]
-    places = open_outputs(source, [output])
+    output_files = open_outputs(source, [output])
     language_model = load_language_model(folder, pick_device(job.device), precision)
     if interactive:
         _print_all(list(source.texts), language_model, options, picture, sampling.seed is None)
         return
     settings = lambda: options.about(fingerprint([folder]))  # noqa: E731
-    run_job("generate", source, places, GenerateJob(language_model, options), settings, job)
+    run_job("generate", source, output_files, GenerateJob(language_model, options), settings, job)
 
 
 def _strategy(generation: GenerationOptions, sampling: SamplingOptions, seed: int | None) -> Strategy:

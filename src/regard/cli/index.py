@@ -158,17 +158,18 @@ def _compact(output: Path, threads: int) -> None:
     from regard.search.build_index import compact, has_stale_files
     from regard.search.index import Index
 
-    gone = len(Index(output).removed)
+    removed = len(Index(output).removed)
     index = compact(output, threads=threads)
     if has_stale_files(index):
         typer.echo(
             f"{len(index):,} documents left; another process has the old index open, "
-            f"so {gone:,} removed ones stay on the disk:"
+            f"so {removed:,} removed ones stay on the disk:"
         )
         typer.echo(f"end that process and run `regard index --compact -o {for_shell(output)}` again")
         return
     typer.echo(
-        f"{gone:,} removed document{'s' * (gone != 1)} deleted from the disk, {len(index):,} documents left"
+        f"{removed:,} removed document{'s' * (removed != 1)} deleted from the disk, "
+        f"{len(index):,} documents left"
     )
 
 

@@ -56,10 +56,12 @@ def open_input(texts: Sequence[str], options: InputOptions) -> tuple[Source, Tex
     if options.column is not None and not paths:
         paths = [Path("-")]  # the texts are rows with tabs
     Source(tuple(paths)).check()
-    place = table.locate_text(paths, options.column, options.field, options.header)
-    if place.note:
-        report(place.note)
-    return make_source(texts, options.files, place.layout, options.strict, header=place.header), place
+    location = table.locate_text(paths, options.column, options.field, options.header)
+    if location.note:
+        report(location.note)
+    return make_source(
+        texts, options.files, location.layout, options.strict, header=location.header
+    ), location
 
 
 def make_source(
@@ -108,7 +110,7 @@ def output_format(output: Path, as_json: bool) -> str:
 def run_job(
     name: str,
     source: Source,
-    places: Sequence[Stream | File],
+    output_files: Sequence[Stream | File],
     job: Work,
     settings: Callable[[], dict[str, Any]],
     options: JobOptions,
@@ -116,9 +118,9 @@ def run_job(
 ) -> None:
     """Run what remains of a job and write its outputs.
 
-    Parameters:
+    Args:
         name: of the progress bar.
-        places: outputs, from `open_outputs`.
+        output_files: outputs, from `open_outputs`.
         settings: called for a resumable job: what the output depends on, compared with the interrupted job.
         cluster: runs the chunks on other machines.
     """
@@ -126,7 +128,7 @@ def run_job(
     from regard.pipelines.job import File, Outputs
 
     total, invalid = source.count_lines() if source.rereadable else (None, None)
-    outputs = Outputs(places, settings() if isinstance(places[0], File) else {}, options.restart)
+    outputs = Outputs(output_files, settings() if isinstance(output_files[0], File) else {}, options.restart)
     if outputs.lines:
         report(f"resuming after {outputs.lines:,} lines")
     typed, terminal = os.isatty(0), os.isatty(2)  # False if closed

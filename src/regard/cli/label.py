@@ -80,7 +80,7 @@ def command(
 def _suggest(
     files: list[Path], labelled: dict[str, str], output: Path, options: DocumentOptions, neighbours: int
 ) -> None:
-    """Write a table with a suggested label for every text; `given` has the labels of the examples by text."""
+    """Write a table with a suggested label for every text; `labelled` maps texts of examples to labels."""
     from regard.cli.jobs import report
     from regard.search.label_spreading import spread_labels
     from regard.search.label_table import Row, format_table, normalize_space
@@ -130,8 +130,8 @@ def _embed(
         index.check(embedder.fingerprint())
     present = {normalize_space(document.text) for document in documents}
     others = [text for text in labelled if text not in present]
-    everything = [*documents, *(Document("", text) for text in others)]
-    return everything, np.concatenate([vectors, embed(others, embedder)])
+    all_documents = [*documents, *(Document("", text) for text in others)]
+    return all_documents, np.concatenate([vectors, embed(others, embedder)])
 
 
 def _take(rows: list[Any], least: float, output: Path) -> None:

@@ -86,6 +86,11 @@ Model = Annotated[
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a model or a run, or a name of `regard models`.")
 ]
+JsonField = Annotated[
+    str | None,
+    option("--field", metavar="NAME", help="Field of JSON lines; default: text.", rich_help_panel=INPUT),
+]
+Strict = Annotated[bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)]
 Json = Annotated[bool, option("--json", "--jsonl", help="Write JSON lines.", rich_help_panel=OUTPUT)]
 Device = Annotated[str, option(help="auto, cpu or cuda.", rich_help_panel=JOB)]
 Precision = Annotated[str, option(help="auto, float32, bfloat16 or int8.", rich_help_panel=JOB)]
@@ -136,13 +141,8 @@ class InputOptions(OptionGroup):
             "--header", help="The first line of a table is a header; default: guessed.", rich_help_panel=INPUT
         ),
     ] = False
-    field: Annotated[
-        str | None,
-        option("--field", metavar="NAME", help="Field of JSON lines; default: text.", rich_help_panel=INPUT),
-    ] = None
-    strict: Annotated[
-        bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)
-    ] = False
+    field: JsonField = None
+    strict: Strict = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.decoding.attention_weights import AttentionMaps
     from regard.pictures.picture import Picture
 
-MOST = 50  # pictures in one .html file
+MAX_PICTURES = 50  # pictures in one .html file
 
 
 def check_options(options: PictureFileOptions, texts: Sequence[str] | None) -> bool:
@@ -50,8 +50,8 @@ def check_count(file: str, count: int) -> None:
         raise OptionError(
             f"{file} holds one picture, and there are {count} texts; give one, or a file that ends in .html"
         )
-    if count > MOST:
-        raise OptionError(f"{file} would hold {count} pictures; give at most {MOST} texts")
+    if count > MAX_PICTURES:
+        raise OptionError(f"{file} would hold {count} pictures; give at most {MAX_PICTURES} texts")
 
 
 def lines_of(texts: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ class ModelOptions(OptionGroup):
     kind: Annotated[
         str,
         option(
-            help="biases, polynomial, factorization, rendle (factorisation machine) or machine "
+            help="mean, biases, polynomial, factorization, or a factorisation machine: rendle, or machine "
             "(Schmidt-Thieme's).",
             rich_help_panel=MODEL,
         ),

@@ -37,8 +37,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="QRELS",
-            help="Print MRR, nDCG and recall, with relevant documents in TREC format: `query 0 document "
-            "relevance`.",
+            help="Print nDCG@10, MAP and recall@100; a file of relevance judgements (qrels) in TREC format, "
+            "`query 0 document relevance`.",
         ),
     ] = None,
     model: Annotated[

@@ -39,17 +39,12 @@ class TagInput(shared.OptionGroup):
     column: Annotated[
         int, option(min=1, help="Column of the words in a CoNLL file.", rich_help_panel=INPUT)
     ] = 1
-    field: Annotated[
-        str | None,
-        option("--field", metavar="NAME", help="Field of JSON lines; default: text.", rich_help_panel=INPUT),
-    ] = None
+    field: shared.JsonField = None
     spaced: Annotated[
         bool,
         option("--spaced", help="The text is tokenised: split words at spaces only.", rich_help_panel=INPUT),
     ] = False
-    strict: Annotated[
-        bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)
-    ] = False
+    strict: shared.Strict = False
 
     def all_end_with(self, texts: list[str], suffixes: tuple[str, ...]) -> bool:
         """True if files are named with -i and all have one of these suffixes."""
@@ -137,11 +132,11 @@ def command(
     )
     _check(options)
     source = _source(texts, input, options)
-    places = open_outputs(source, [output.output])
+    output_files = open_outputs(source, [output.output])
     tag = make_job(folder, options, pick_device(job.device), _coloured(options))
     if drawn:
         pictures.check_model(picture, encoder_attention(["a"], tag.model)[0])
-    run_job("tag", source, places, tag, lambda: options.about(fingerprint([folder])), job)
+    run_job("tag", source, output_files, tag, lambda: options.about(fingerprint([folder])), job)
     if drawn:
         pictures.save(picture, tag.attention(pictures.lines_of(texts)))
 

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from regard.training.run_folder import Result
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing while training.")]
+FilesAndOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
+    ),
+]
+RunFolder = Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")]
+OverwriteRun = Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")]
 METRIC_NAMES = {
     "bleu": "BLEU",
     "tokenised_bleu": "tokenised BLEU",
@@ -46,28 +54,21 @@ def command(
         str,
         typer.Argument(
             help="A recipe file, or the name of an included recipe (`regard recipes` lists them); for files "
-            "of "
-            "your own: classifier, tagger, translator or language-model."
+            "of your own: classifier, tagger, translator or language-model."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
-        ),
-    ] = None,
-    run: Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")] = None,
+    overrides: FilesAndOverrides = None,
+    run: RunFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print model size, cost, memory and time.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")] = False,
+    overwrite: OverwriteRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model from a recipe, or on files of your own.
 
     Ctrl-C, SIGTERM or SIGHUP finishes the step, saves, prints how to resume and exits with 130, 143 or 129.
-    Under
-    torchrun the same command trains on several devices.
+    Under torchrun the same command trains on several devices.
 
     Examples:
 
@@ -137,8 +138,10 @@ def exit_code_of_signals() -> Iterator[None]:
 
 
 def print_result(result: Result, quiet: bool) -> None:
-    """Print scores, cost and next commands, in the first process only; a stopped run exits with 128 +
-    signal."""
+    """Print scores, cost and next commands, in the first process only.
+
+    A run that a signal stopped exits with 128 + the number of the signal.
+    """
     silent, run = quiet or _other_process(), for_shell(result.folder)
     if not result.finished:
         if not silent:

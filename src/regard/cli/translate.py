@@ -158,7 +158,7 @@ def command(
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     models = [model_folder(model, "translate", text or [], to), *(ensemble or [])]
-    source, place = open_input(text or [], input)
+    source, location = open_input(text or [], input)
     options = TranslateOptions(
         strategy=_strategy(search, sampling),
         constraints=constraints.all(),
@@ -174,7 +174,7 @@ def command(
         output=str(output.output),
         precision=engine.precision,
         shortlist=engine.shortlist,
-        **_layout(place),
+        **_layout(location),
     )
     _run(models, source, options, output.show, engine, picture if drawn else None)
 
@@ -190,16 +190,16 @@ def _strategy(search: SearchOptions, sampling: shared.SamplingOptions) -> Strate
     return sampling.sample(search.nbest, seed=0) if search.sample else search.strategy()
 
 
-def _layout(place: TextLocation) -> dict[str, Any]:
+def _layout(location: TextLocation) -> dict[str, Any]:
     """The options that describe the layout of the input lines."""
     from regard.pipelines.input import Column, Field
 
-    layout = place.layout
+    layout = location.layout
     return {
         "field": layout.name if isinstance(layout, Field) else None,
         "separator": layout.separator if isinstance(layout, Column) else None,
         "quotes": isinstance(layout, Column) and layout.quotes,
-        "names": place.names,
+        "names": location.names,
     }
 
 
@@ -238,7 +238,7 @@ def _run(
     from regard.training.distributed import pick_device
 
     _check(options, show, engine.on)
-    places, device = open_outputs(source, options.paths), pick_device(engine.device)
+    output_files, device = open_outputs(source, options.paths), pick_device(engine.device)
     if picture is not None and (engine.on or len(models) > 1):
         raise OptionError("--picture draws the attention of one model here; leave out --with and --on")
     job = make_job(models, options, device, AttentionDrawing() if show else None)
@@ -252,7 +252,7 @@ def _run(
 
         return run_on_ray(models, options, device.type)
 
-    run_job("translate", source, places, job, settings, engine, ray if engine.on == "ray" else None)
+    run_job("translate", source, output_files, job, settings, engine, ray if engine.on == "ray" else None)
     if picture is not None:
         _draw(job, results, picture)
 

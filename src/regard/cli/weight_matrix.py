@@ -1,8 +1,7 @@
 """Draw a matrix of attention weights on the terminal: a row per target word, a column per source word.
 
-Weights are drawn as block characters of different density, readable on dark and light terminals, and in
-colour if
-the terminal supports it.
+Weights are block characters of different density, readable on dark and light terminals, and in colour if the
+terminal supports it.
 """
 
 from __future__ import annotations

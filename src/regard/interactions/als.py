@@ -16,8 +16,9 @@ WARM_UP = 5
 
 
 class AlsModel(ABC):
-    """A model on its training rows. `e` is the residual of the targets, `noise` their precision (1 /
-    variance).
+    """A model on its training rows.
+
+    In all methods `e` is the residual of the targets and `noise` is their precision, 1 / variance.
     """
 
     steps = CG_STEPS  # conjugate-gradient steps for the linear part

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -230,11 +231,11 @@ def _rows(path: Path, advance: Any) -> Iterator[tuple[str, list[str]]]:
     first = next(text, "")
     separator = next((mark for mark in ("\t", "::", ",", ";") if mark in first), ",")
     if separator == "::":
-        for number, line in enumerate(_prepend(first, text), 1):
+        for number, line in enumerate(chain([first], text), 1):
             if line.strip():
                 yield f"line {number} of {path}", line.rstrip("\n").split("::")
         return
-    table = csv.reader(_prepend(first, text), delimiter=separator, strict=True)
+    table = csv.reader(chain([first], text), delimiter=separator, strict=True)
     try:
         for row in table:
             if row:
@@ -244,8 +245,3 @@ def _rows(path: Path, advance: Any) -> Iterator[tuple[str, list[str]]]:
             f"line {table.line_num} of {path} is not a valid table row ({error}); look for a stray "
             f"quotation mark"
         ) from None
-
-
-def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest

@@ -84,8 +84,8 @@ class Recommender:
         rated = np.array([i for u in range(len(self.users)) for i in self.rated.get(u, [])], np.int64)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         arrays |= {"rated": rated, "rated_counts": np.array(counts, np.int64)}
-        top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
-        top |= {
+        config = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
+        config |= {
             "intercept": self.intercept,
             "low": self.low,
             "high": self.high,
@@ -95,7 +95,7 @@ class Recommender:
             "model.safetensors": save(arrays),
             "names.json": _json({"users": self.users, "items": self.items, "titles": self.titles}),
             "card.json": _json(self.card),
-            "config.json": _json(top),
+            "config.json": _json(config),
         }
         sums = {name: sha256(content).hexdigest() for name, content in files.items()}
         (folder / CHECKSUMS).unlink(missing_ok=True)  # those of a recommender that was there before
@@ -127,12 +127,12 @@ class Recommender:
                 f"{folder}: {problem}; its files were changed or belong to different models, so copy it again"
             )
         rated = np.split(arrays["rated"], np.cumsum(arrays["rated_counts"])[:-1])
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **names,
             **{name: arrays[name] for name in ARRAYS},
             **{name: config[name] for name in NUMBERS},
         }
-        return cls(**found, rated={user: part.tolist() for user, part in enumerate(rated)}, card=card)
+        return cls(**fields, rated={user: items.tolist() for user, items in enumerate(rated)}, card=card)
 
 
 def _arrays(folder: Path) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def _arrays(folder: Path) -> dict[str, Any]:
     try:
         return load_file(folder / "model.safetensors")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise FolderError(
-            f"{folder / 'model.safetensors'} cannot be read ({said}); it is damaged, so copy it again"
+            f"{folder / 'model.safetensors'} cannot be read ({reason}); it is damaged, so copy it again"
         ) from None
 
 
@@ -157,7 +157,7 @@ def _problem(config: dict[str, Any], names: dict[str, Any], arrays: dict[str, An
     if set(names) != {"users", "items", "titles"}:
         return "names.json does not have users, items and titles"
     if not all(
-        isinstance(found, list) and all(isinstance(name, str) for name in found) for found in names.values()
+        isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in names.values()
     ):
         return "names.json does not hold lists of texts"
     users, items, factors = len(names["users"]), len(names["items"]), config.get("factors")
@@ -170,21 +170,18 @@ def _problem(config: dict[str, Any], names: dict[str, Any], arrays: dict[str, An
         "item_vectors": (items, factors),
     }
     for name, shape in shapes.items():
-        found = arrays.get(name)
-        if found is None or found.shape != shape or found.dtype.kind != "f":
+        array = arrays.get(name)
+        if array is None or array.shape != shape or array.dtype.kind != "f":
             sizes = f"{users} users, {items} items and {factors!r:.40} factors"
             return f"{name} in model.safetensors does not fit the {sizes}"
-        if not np.isfinite(found).all():
+        if not np.isfinite(array).all():
             return f"{name} in model.safetensors holds NaN or infinity"
     return _rated_problem(arrays, users, items)
 
 
 def _rated_problem(arrays: dict[str, Any], users: int, items: int) -> str | None:
     rated, counts = arrays.get("rated"), arrays.get("rated_counts")
-    whole = all(
-        found is not None and found.ndim == 1 and found.dtype == np.int64 for found in (rated, counts)
-    )
-    if not whole or rated is None or counts is None:
+    if rated is None or counts is None or any(x.ndim != 1 or x.dtype != np.int64 for x in (rated, counts)):
         return "model.safetensors has no lists of rated items"
     if (
         len(counts) != users

@@ -1,5 +1,7 @@
-"""Import a MarianMT from Hugging Face, such as Helsinki-NLP/opus-mt-en-de: a post-norm Transformer with
-sinusoidal positions, and SentencePiece models."""
+"""Import a MarianMT from Hugging Face, such as Helsinki-NLP/opus-mt-en-de.
+
+It is a post-norm Transformer with sinusoidal positions and SentencePiece tokenizers.
+"""
 
 from __future__ import annotations
 

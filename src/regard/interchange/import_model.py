@@ -23,7 +23,7 @@ def import_model(
 
         import_model("opus-mt-en-de", "models/en-de")
 
-    Parameters:
+    Args:
         source: folder written by `save_pretrained`, with a model type in `IMPORTERS`.
         folder: new model folder.
         overwrite: replace a folder that regard wrote.

@@ -1,5 +1,4 @@
-"""Read the tokenizers of a MarianMT folder: source.spm and target.spm with vocab.json, or with one vocabulary
-each."""
+"""Read the tokenizers of a MarianMT folder: source.spm, target.spm, and one vocabulary or one per side."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from regard.serving.service import Cancelled, Service
 class GenerationService(Service):
     """The service of a translator or language model.
 
-    Parameters:
+    Args:
         model: with its tokenizers.
         name: of the model, as /health and the metrics show it.
         limits: of requests.

@@ -74,7 +74,7 @@ class PendingText:
 class Batcher:
     """A queue with worker threads. A worker takes waiting texts with equal options as one batch.
 
-    Parameters:
+    Args:
         work: `work(options, texts, cancelled)` returns one answer per text; `cancelled` has one function per
             text that returns True when its answer is no longer needed.
         cost: `cost(options, text)` returns the tokens that a text adds to a batch.

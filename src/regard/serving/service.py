@@ -25,7 +25,7 @@ Cancelled = Sequence[Callable[[], bool]]  # per text, True if its answer is no l
 class Service(ABC):
     """A model behind a queue and workers.
 
-    Parameters:
+    Args:
         model: with its tokenizers.
         name: of the model, as /health and the metrics show it.
         limits: of requests.

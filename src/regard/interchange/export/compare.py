@@ -44,8 +44,13 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class GreedyOutput:
-    """Greedy output of regard: tokens (with EOS if it was reached), their log-probabilities, and the margin
-    of each over the second best token."""
+    """Greedy output of regard.
+
+    Attributes:
+        tokens: with EOS if it was reached.
+        log_probs: of the tokens.
+        margins: difference of each log-probability to that of the second best token.
+    """
 
     tokens: list[int]
     log_probs: list[float]

@@ -24,7 +24,7 @@ def export(
 
         export(regard.load("runs/small"), "small-onnx", to="onnx")
 
-    Parameters:
+    Args:
         model: a translator or language model with its tokenizers, as `regard.load` returns it.
         folder: new folder for the exported model.
         to: name of a format in `FORMATS`, or a format object.

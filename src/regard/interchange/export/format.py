@@ -16,7 +16,7 @@ FORMATS: Registry[type[ExportFormat]] = Registry("export format")
 class ExportFormat(ABC):
     """The files of another runtime. Register a subclass with `@FORMATS.add("name")`.
 
-    Parameters:
+    Args:
         quantization: type of the stored weights, one of `quantizations`.
     """
 

@@ -147,7 +147,7 @@ def _layer(layer: Any, wider: Widening) -> dict[str, Tensor]:
     projections = [(attention.Wq, rescale), (attention.Wk, 1.0), (attention.Wv, 1.0)]
     weights = [wider.heads(wider.inputs(layer.weight.data * factor), heads) for layer, factor in projections]
     biases = [wider.heads(layer.bias.data * factor, heads) for layer, factor in projections]
-    found = {
+    state = {
         "attn.c_attn.weight": torch.cat(weights).T,
         "attn.c_attn.bias": torch.cat(biases),
         "attn.c_proj.weight": wider.outputs(wider.heads(attention.Wo.weight.data.T, heads), 1),
@@ -158,8 +158,8 @@ def _layer(layer: Any, wider: Widening) -> dict[str, Tensor]:
         "mlp.c_proj.bias": wider.outputs(layer.feed.W2.bias.data, 0),
     }
     for name, around in (("ln_1", layer.around_attention), ("ln_2", layer.around_feed)):
-        found |= {f"{name}.{part}": x for part, x in wider.norm(around.norm).items()}
-    return found
+        state |= {f"{name}.{part}": x for part, x in wider.norm(around.norm).items()}
+    return state
 
 
 def _bias(model: Any) -> tuple[Tensor, list[int]]:

@@ -39,8 +39,10 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, template: list[str]) -
 
 
 def _with_unknown(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokenizer's JSON with a decoder that writes UNK as regard does; a special token would be
-    skipped."""
+    """Return the tokenizer's JSON with a decoder that writes UNK as regard does.
+
+    As a special token UNK would be skipped.
+    """
     definition = json.loads(tokenizer.text)
     unknown = tokenizer._pieces[UNK]
     replace = {"type": "Replace", "pattern": {"String": SPECIALS[UNK]}, "content": unknown}

@@ -125,8 +125,10 @@ class Onnx(ExportFormat):
 
 
 def example_length(spec: dict[str, Any]) -> int:
-    """Return the length of the traced example: long enough that every mask hides something; torch.export
-    would drop a mask that hides nothing."""
+    """Return the length of the traced example, long enough that every mask hides something.
+
+    torch.export would drop a mask that hides nothing.
+    """
     room = spec["max_positions"] - 2 if spec.get("position") in ("learned", "learned-norm") else 1 << 30
     reach = _mask_reach(spec.get("mask")) + _mask_reach((spec.get("above") or {}).get("mask"))
     return max(2, min(room, 4 + reach))
@@ -173,8 +175,10 @@ def _save_graph(module: nn.Module, inputs: dict[str, Any], outputs: list[str], p
 
 
 def _dynamic_axes(x: Any) -> Any:
-    """Mark batch and time as dynamic: ids (batch, time), states (batch, time, ·), keys (batch, heads, time,
-    ·)."""
+    """Mark batch and time as dynamic axes.
+
+    Shapes: ids (batch, time), states (batch, time, ·), keys and values (batch, heads, time, ·).
+    """
     if not isinstance(x, torch.Tensor):
         return None if x is None else {name: _dynamic_axes(value) for name, value in x.items()}
     time = {2: 1 if x.dtype == torch.long else None, 3: 1, 4: 2}.get(x.ndim)

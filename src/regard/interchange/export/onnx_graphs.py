@@ -1,8 +1,7 @@
 """The two graphs of an ONNX export as modules with tensor inputs: encoder, and one decoder step.
 
-The decoder state is split in two: `memory` depends on the source only; `state` is replaced by every step
-(keys
-and values so far, or recurrent states).
+The decoder state is split in two: `memory` depends on the source only; `state` (keys and values so far, or
+recurrent states) is replaced by every step.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ class RecurrentOperators(nn.Module):
 
 
 def _weights(layer: Any, cell: str) -> dict[str, Tensor]:
-    """Return w and r, (directions, gates · hidden, ·), and b, the input biases followed by the state
-    biases."""
+    """Return w and r, (directions, gates · hidden, ·), and b, the biases of the input, then of the state."""
     suffixes = ["", "_reverse"] if layer.bidirectional else [""]
 
     def take(name: str) -> Tensor:

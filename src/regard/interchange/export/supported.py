@@ -8,7 +8,7 @@ from typing import Any
 from regard.errors import OptionError
 from regard.interchange.export.compare import Model
 
-# What every format except ONNX requires of a Transformer.
+# Options that every format except ONNX requires of a Transformer.
 COMMON: dict[str, tuple[Any, ...]] = {
     "kind": ("transformer",),
     "sliced": (False,),
