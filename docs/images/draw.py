@@ -45,6 +45,7 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "tag-schemes": (page_figures.tag_schemes, None),
     "lengths": (page_figures.lengths, None),
     "search-speed": (page_figures.search_speed, None),
+    "faithfulness": (page_figures.faithfulness, None),
     "folders": (page_figures.folders, None),
 }
 
