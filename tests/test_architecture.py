@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import regard
 
 PACKAGE = Path(regard.__file__).parent
@@ -19,6 +21,20 @@ def test_every_path_exists():
         path for path in paths if not ((PACKAGE / path).exists() or path == "kernels/" or path == "engine/")
     ]
     assert missing == []
+
+
+WAYS = {
+    "A call to `attend`": 4,
+    "From a file to the loss": 7,
+    "From the shell to a translated file": 7,
+    "A checkpoint": 2,
+}
+
+
+@pytest.mark.parametrize("title", WAYS)
+def test_a_way_through_the_code_has_few_files(title):
+    section = PAGE.split(f"### {title}\n", 1)[1].split("\n### ", 1)[0]
+    assert len(re.findall(r"^\d\. ", section, re.M)) == WAYS[title]
 
 
 def test_every_folder_is_listed():

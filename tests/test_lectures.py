@@ -44,3 +44,10 @@ def test_recipes_that_a_row_names_are_included():
     names = re.findall(r"`(sst2[\w-]*)`", TEXT)
     assert len(names) >= 5
     assert all((ROOT / "recipes" / f"{name}.yaml").is_file() for name in names)
+
+
+def test_every_row_has_its_lesson_or_is_listed_without_one():
+    lessons = re.findall(r"^\| (.+?) \| ([\d, ]+) \|$", TEXT.split("## Lessons and their rows")[1], re.M)
+    assert sorted(int(row) for _, rows in lessons for row in rows.split(", ")) == list(range(1, 52))
+    scripts = {int(path.name[:2]) for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py")}
+    assert {int(number) for title, _ in lessons for number in re.findall(r"^\[(\d+)\]", title)} == scripts

@@ -3,7 +3,8 @@
 regard train small
 regard train small model.encoder='{kind: recurrent, cell: gru}' model.decoder='{kind: bahdanau}' \
         name=bahdanau training.steps=2500
-python docs/images/draw.py                        # all figures; reads runs/small and runs/bahdanau
+regard train sst2-attention
+python docs/images/draw.py                        # all figures; reads these three runs
 python docs/images/draw.py masks normalizers      # some of them; these two need no model
 """
 
@@ -28,6 +29,7 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "picture-heatmap": (picture_figures.heat_map, "small"),
     "picture-lines": (picture_figures.lines, "small"),
     "picture-grid": (picture_figures.grid, "small"),
+    "review": (picture_figures.review, "sst2-attention"),
     "draw-transformer": (picture_figures.transformer, None),
     "draw-bahdanau": (picture_figures.bahdanau, None),
     "draw-no-attention": (picture_figures.no_attention, None),
@@ -45,6 +47,7 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "tag-schemes": (page_figures.tag_schemes, None),
     "lengths": (page_figures.lengths, None),
     "search-speed": (page_figures.search_speed, None),
+    "faithfulness": (page_figures.faithfulness, None),
     "folders": (page_figures.folders, None),
 }
 

@@ -196,3 +196,22 @@ def _table_lines(path: Path, after: str) -> Iterator[str]:
                 yield line
         elif inside:
             return
+
+
+def faithfulness() -> Drawing:
+    """Rank correlation of attention with other explanations: the SST-2 table of docs/faithfulness.md."""
+    header, *rows = table(DOCS / "faithfulness.md", "SST-2 (test accuracy")
+    drawing = Drawing("Kendall's tau between attention and other explanations, for three encoders")
+    left, scale = 250, 260  # the zero line, and pixels per unit of tau
+    for i, row in enumerate(row for row in rows if row[0].startswith("τ")):
+        top = 34 + i * 66
+        drawing.text(16, top + 26, row[0], "small")
+        for j, (encoder, cell) in enumerate(zip(header[1:4], row[1:4], strict=True)):
+            mean = float(cell.split(" ± ")[0].replace("−", "-"))
+            x, width, y = left + scale * min(0.0, mean), scale * abs(mean), top + j * 17
+            drawing.rectangle(x, y, max(width, 1), 13, "cell", opacity=1 - 0.3 * j, round_=1.5)
+            drawing.text(max(left, x + width) + 6, y + 10.5, f"{encoder} {cell.split(' ')[0]}", "tiny")
+    drawing.path(f"M{left} 26V{34 + 3 * 66}", "axis", 1)
+    drawing.text(left, 18, "0: unrelated", "tiny mute middle")
+    drawing.text(left + scale, 18, "1: same order of tokens", "tiny mute middle")
+    return drawing

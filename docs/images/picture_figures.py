@@ -1,4 +1,4 @@
-"""Figures of docs/pictures.md: regard's own pictures of attention, drawings of models, position schemes."""
+"""Figures of docs/pictures.md and docs/classifying.md: attention, drawings of models, positions."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def lines(small: regard.Translator) -> Picture:
 def grid(small: regard.Translator) -> Picture:
     """The cross-attention of every layer and head of a Transformer."""
     return regard.translate(SENTENCE, small, beam=4, attention=True).attention.picture("grid")
+
+
+def review(sst2_attention: regard.Classifier) -> Picture:
+    """The words of a film review with the weights of attention pooling."""
+    return regard.classify("not a bad film at all", sst2_attention, attention=True).attention.picture()
 
 
 def transformer() -> Picture:
