@@ -92,9 +92,9 @@ def at(path):
     "path", [["age"], ["address"], ["address", "city"], ["phone_numbers", 1, "number"], ["phone_numbers", 0]]
 )
 def test_a_hard_path_finds_what_pythons_brackets_find(path):
-    found = lookup_path(path, PERSON, letters)
-    (only,) = [place for place, weight in found.items() if weight > 0]
-    assert found[only] == 1 and at(only) == at(path)
+    weights = lookup_path(path, PERSON, letters)
+    (only,) = [place for place, weight in weights.items() if weight > 0]
+    assert weights[only] == 1 and at(only) == at(path)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_a_path_that_does_not_exist_gives_zeros(path):
 
 def test_weights_of_a_soft_path_are_products_and_sum_to_one():
     path = ["adress", "citty"]  # two typing errors
-    found = lookup_path(path, PERSON, letters, temperature=3000.0)
-    assert max(found, key=lambda place: found[place]) == ("address", "city")
-    assert sum(found.values()).item() == pytest.approx(1.0)
+    weights = lookup_path(path, PERSON, letters, temperature=3000.0)
+    assert max(weights, key=lambda place: weights[place]) == ("address", "city")
+    assert sum(weights.values()).item() == pytest.approx(1.0)
     softmax = lambda query, keys: torch.softmax(  # noqa: E731
         torch.stack([-(letters(query) - letters(key)).square().sum() for key in keys]) / 3000.0, 0
     )
     outer, inner = softmax("adress", PERSON), softmax("citty", PERSON["address"])
-    assert found["address", "city"].item() == pytest.approx((outer[2] * inner[1]).item())
-    assert found["age",].item() == pytest.approx(outer[1].item())  # a value: the path goes no further
+    assert weights["address", "city"].item() == pytest.approx((outer[2] * inner[1]).item())
+    assert weights["age",].item() == pytest.approx(outer[1].item())  # a value: the path goes no further
 
 
 def test_the_limit_of_low_temperature_is_the_hard_path():
@@ -126,10 +126,10 @@ def test_the_limit_of_low_temperature_is_the_hard_path():
 
 def test_gradients_reach_the_query_through_all_levels():
     query = letters("citty").requires_grad_()
-    found = lookup_path(
+    weights = lookup_path(
         ["address", "x"], PERSON, lambda key: query if key == "x" else letters(key), temperature=3000.0
     )
-    found["address", "city"].backward()
+    weights["address", "city"].backward()
     assert query.grad.abs().sum() > 0
 
 

@@ -58,10 +58,10 @@ def errors(rows, dim, dtypes, p, keep_sum, uses):
         [out for out, used in zip(truth, uses, strict=True) if used],
         [g.double() for g, used in zip(grads, uses, strict=True) if used],
     )
-    found = [*outputs, x.grad, f.grad, norm.weight.grad, norm.bias.grad]
+    results = [*outputs, x.grad, f.grad, norm.weight.grad, norm.bias.grad]
     wanted = [*truth, *(t.grad for t in true)]
-    assert [t.dtype for t in found[2:4]] == list(dtypes)
-    pairs = [(a, b) for a, b in zip(found, wanted, strict=True) if b is not None and b.norm() > 0]
+    assert [t.dtype for t in results[2:4]] == list(dtypes)
+    pairs = [(a, b) for a, b in zip(results, wanted, strict=True) if b is not None and b.norm() > 0]
     return max(relative(a, b) for a, b in pairs)
 
 
