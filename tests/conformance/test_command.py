@@ -1,6 +1,6 @@
 """python -m regard.conformance: exit codes, messages and reproductions.
 
-Covers backends.py, cases.py, verdicts.py.
+Covers actions.py, backends.py, cases.py, draw_options.py, verdicts.py.
 """
 
 import math
