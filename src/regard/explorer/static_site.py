@@ -65,7 +65,7 @@ def site_files() -> dict[str, bytes]:
 def _unsupported(model: Any) -> Iterator[str]:
     """Yield each reason why the engine cannot run a model."""
     if not isinstance(model, Translator):
-        yield f"the engine of the page runs translators, and this is {model.what}; use regard explore"
+        yield f"the engine of the page runs translators, and this is {model.what}; use `regard explore`"
         return
     for side, kinds in (("encoder", ENCODERS), ("decoder", DECODERS)):
         options = model.config[side]
