@@ -1,7 +1,7 @@
 """Lessons: scripts with one idea each that compute, draw and check what they teach.
 
-`regard lessons` lists them; `by_size`, `expect`, `read_log` and `show` are what a lesson uses, `exercise` what its
-checker uses.
+`regard lessons` lists them; `by_size`, `expect`, `read_log` and `show` are what a lesson uses, `exercise`
+what its checker uses.
 """
 
 from __future__ import annotations
