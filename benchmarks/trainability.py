@@ -6,24 +6,33 @@ without normalisation deep stacks diverge. A decoder of `--layers` layers and wi
 random sequence: tokens, a separator, the same tokens. The table has the cross-entropy of the repeated half in
 the last steps, in nats; guessing gives ln 8 = 2.08.
 
-Needs torch and regard; one core, some minutes.
+Writes benchmarks/results/trainability.json, which lesson 14 reads. Needs torch and regard; one core, some
+minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.peers import machine
+from regard.files.atomic import write_file
 from regard.models.build import build
 from regard.models.language_model import LanguageModel
+from regard.version import __version__
 
 SYMBOLS, SPECIALS, SEPARATOR, LENGTH = 8, 4, 12, 5
 GUESSING = math.log(SYMBOLS)
+NORMS = ("post", "pre", "none")
+OUT = Path(__file__).parent / "results" / "trainability.json"
 
 
 @dataclass(frozen=True)
@@ -92,22 +101,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.0003, 0.001, 0.003])
     parser.add_argument("--warmups", type=int, nargs="+", default=[0, 100])
+    parser.add_argument("--out", type=Path, default=OUT, help="the log (default benchmarks/results/…)")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    runs: list[dict[str, Any]] = []
     print("| rate | warm-up | post | pre | none |\n|---|---|---|---|---|")
     for rate in options.rates:
         for warmup in options.warmups:
-            cells = []
-            for norm in ("post", "pre", "none"):
-                setting = Setting(norm, options.layers, rate, warmup, options.steps)
-                cells.append(f"{final(train(setting)):.3g}")
-            print(f"| {rate:g} | {warmup} | {' | '.join(cells)} |", flush=True)
-    for norm in ("post", "pre", "none"):
-        norms = [last_layer_gradient(Setting(norm, layers)) for layers in (2, 6, options.layers)]
+            losses = [
+                final(train(Setting(norm, options.layers, rate, warmup, options.steps))) for norm in NORMS
+            ]
+            print(f"| {rate:g} | {warmup} | {' | '.join(f'{loss:.3g}' for loss in losses)} |", flush=True)
+            runs += [
+                {"rate": rate, "warmup": warmup, "norm": norm, "loss": loss if math.isfinite(loss) else None}
+                for norm, loss in zip(NORMS, losses, strict=True)
+            ]
+    depths = [2, 6, options.layers]
+    gradients = {norm: [last_layer_gradient(Setting(norm, depth)) for depth in depths] for norm in NORMS}
+    for norm, norms in gradients.items():
         print(f"gradient of the last layer, {norm}: " + ", ".join(f"{x:.3g}" for x in norms), flush=True)
+    log = {
+        "command": " ".join(["python -m benchmarks.trainability", *sys.argv[1:]]),
+        "regard": __version__, "date": machine.today(), "device": machine.cpu_name(), "seed": Setting.seed,
+        "layers": options.layers, "steps": options.steps, "guessing": GUESSING, "runs": runs,
+        "depths": depths, "gradients": gradients,
+    }  # fmt: skip
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_file(options.out, json.dumps(log, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ SUBPACKAGES = {
     "models": "Classifier Embedder LanguageModel Tagger Translator crf known_models",
     "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
     "lessons": """
-        Lesson WrongAnswer by_size check_answers exercise expect find_lesson list_lessons notebook run_lesson
-        show
+        Lesson WrongAnswer by_size check_answers exercise expect find_lesson list_lessons notebook read_log
+        run_lesson show
     """,
     "pictures": "HeadGrid LineChart MatrixPicture Picture save_pictures",
     "pipelines": "Classification Translation View pharaoh stream word_attention",

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import OptionError
-from regard.lessons.texts import ALPHABET, letters, sentences
+from regard.lessons.texts import ALPHABET, letters, pairs, sentences
 
 
 def test_sentences_are_in_the_same_random_order_at_every_call():
@@ -11,6 +11,12 @@ def test_sentences_are_in_the_same_random_order_at_every_call():
     assert first == sentences("en")
     assert len(first) == len(set(first)) > 10_000
     assert first != sorted(first)
+
+
+def test_pairs_are_english_sentences_with_their_german_translations():
+    found = dict(pairs())
+    assert found["Tom is happy."] == "Tom ist glücklich."
+    assert set(found) == set(sentences("en")) and set(found.values()) == set(sentences("de"))
 
 
 def test_letters_are_27_symbols_with_single_spaces():

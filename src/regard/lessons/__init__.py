@@ -1,7 +1,7 @@
 """Lessons: scripts with one idea each that compute, draw and check what they teach.
 
-`regard lessons` lists them; `by_size`, `expect` and `show` are what a lesson uses, `exercise` what its
-checker uses.
+`regard lessons` lists them; `by_size`, `expect`, `read_log` and `show` are what a lesson uses, `exercise`
+what its checker uses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.lessons.exercises import WrongAnswer, check_answers, exercise
+    from regard.lessons.logs import read_log
     from regard.lessons.notebooks import notebook
     from regard.lessons.running import by_size, expect, run_lesson, show
     from regard.lessons.scripts import Lesson, find_lesson, list_lessons
@@ -26,6 +27,7 @@ __all__ = [
     "find_lesson",
     "list_lessons",
     "notebook",
+    "read_log",
     "run_lesson",
     "show",
 ]
@@ -41,6 +43,7 @@ __getattr__ = exported(
         "find_lesson": "scripts",
         "list_lessons": "scripts",
         "notebook": "notebooks",
+        "read_log": "logs",
         "run_lesson": "running",
         "show": "running",
     },

@@ -15,14 +15,18 @@ from regard.arguments import one_of
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
+def pairs() -> list[tuple[str, str]]:
+    """The English sentences of the sample with their German translations, in the order of the file."""
+    path = Path(__file__).parents[1] / "data" / "samples" / "tatoeba-sample.tsv.xz"
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    return [(english, german) for english, german, *_ in rows]
+
+
 def sentences(language: str = "en") -> list[str]:
     """The English ("en") or German ("de") sentences of the sample, in a fixed random order."""
     one_of("language", language, ("en", "de"))
-    path = Path(__file__).parents[1] / "data" / "samples" / "tatoeba-sample.tsv.xz"
-    column = 0 if language == "en" else 1
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        rows = [line.rstrip("\n").split("\t")[column] for line in lines]
-    unique = sorted(set(rows))
+    unique = sorted({pair[language == "de"] for pair in pairs()})
     random.Random(0).shuffle(unique)
     return unique
 
