@@ -1,17 +1,16 @@
 """Build the data of the bundled translator from Tatoeba and Europarl: clean splits, four directions.
 
-    python -m benchmarks.translator.prepare OUT               from the four corpora in REGARD_DATA
-    python -m benchmarks.translator.prepare OUT --directions  only write train.tsv from OUT's pairs again
+    python -m benchmarks.translator.prepare OUT                from the four corpora in REGARD_DATA
+    python -m benchmarks.translator.prepare OUT --directions   only write OUT/directions again
 
 A test or validation row is the only one of its English sentence and of its other side. Training rows that
 share a side with any test or validation row, also of another corpus, are left out: sides are compared without
 case, punctuation and accents. So no sentence of a test set, in any language, is in the training data.
 
 Written to OUT:
-    pairs.LANGUAGES.CORPUS.tsv.xz     training pairs, English first
-    train.tsv                         all directions: `>>de<< English text` TAB German text; Tatoeba repeated
-    validation.tsv                    some rows of each direction, for validation while training
-    CORPUS.DIRECTION.SPLIT.tsv        one file per direction: source with its language token, target
+    CORPUS.en-LANGUAGE.SPLIT.tsv.xz         pairs, English first
+    directions/CORPUS.DIRECTION.SPLIT.tsv   one file per direction: `>>de<< English text` TAB German text
+    directions/validation.tsv               some rows of each direction, for validation while training
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ import lzma
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from benchmarks.peers import command
 from regard.data import corpora
 from regard.files.progress import track
 
+OTHER_TESTS = {"newstest2013": ("wmt-newstest", "newstest2013"), "multi30k": ("multi30k", "test_2016_flickr")}
 PAIRS = {"de": ("tatoeba-en-de", "europarl-en-de"), "fr": ("tatoeba-en-fr", "europarl-en-fr")}
 MAX_WORDS, MAX_RATIO = 50, 2.5  # of Europarl pairs
 _SEPARATORS, _ACCENTS = re.compile(r"[\W_]+"), re.compile("[\u0300-\u036f]")
@@ -84,18 +85,26 @@ def other_test_sets() -> Iterator[tuple[str, Pair]]:
 
 
 def prepare(out: Path, europarl: int) -> None:
-    """Write the pairs and the held-out files."""
+    """Write the pairs of all splits."""
     out.mkdir(parents=True, exist_ok=True)
-    splits: dict[tuple[str, str], list[Pair]] = {}
     excluded: dict[str, set[str]] = {"en": set(), "de": set(), "fr": set()}
-    for language, (tatoeba, parliament) in PAIRS.items():
-        for split in ("validation", "test"):
-            splits[f"tatoeba.{language}", split] = held_out(read(tatoeba, split, language))
-            splits[f"europarl.{language}", split] = list(read(parliament, split, language))
-    held_out_pairs = [(name.split(".")[1], pair) for (name, _), pairs in splits.items() for pair in pairs]
-    for language, pair in (*held_out_pairs, *other_test_sets()):
+
+    def exclude(language: str, pair: Pair) -> None:
         excluded["en"].add(comparable(pair[0]))
         excluded[language].add(comparable(pair[1]))
+
+    for language, corpus_names in PAIRS.items():
+        for corpus, split in ((corpus, split) for corpus in corpus_names for split in ("validation", "test")):
+            rows = read(corpus, split, language)
+            pairs = held_out(rows) if corpus.startswith("tatoeba") else list(rows)
+            for pair in pairs:
+                exclude(language, pair)
+            write_pairs(out, corpus, language, split, pairs)
+    for language, pair in other_test_sets():
+        exclude(language, pair)
+    for name, (corpus, split) in OTHER_TESTS.items():
+        for language in PAIRS:
+            write_pairs(out, name, language, "test", list(read(corpus, split, language)))
     for language, (tatoeba, parliament) in PAIRS.items():
         for corpus, limit in ((tatoeba, None), (parliament, europarl)):
             pairs = [pair for pair in read(corpus, "train", language) if limit is None or is_plausible(pair)]
@@ -108,41 +117,45 @@ def prepare(out: Path, europarl: int) -> None:
                     progress.advance(1)
                     if len(kept) == limit:
                         break
-            path = out / f"pairs.en-{language}.{corpus.split('-')[0]}.tsv.xz"
-            with lzma.open(path, "wt", preset=1, encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{english}\t{other}\n" for english, other in kept)
-            print(f"{path.name}: {len(kept):,} pairs")
+            write_pairs(out, corpus, language, "train", kept)
+
+
+def write_pairs(out: Path, corpus: str, language: str, split: str, pairs: list[Pair]) -> None:
+    path = out / f"{corpus.split('-')[0]}.en-{language}.{split}.tsv.xz"
+    with lzma.open(path, "wt", preset=6, encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{english}\t{other}\n" for english, other in pairs)
+    print(f"{path.name}: {len(pairs):,} pairs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+def read_pairs(path: Path, limit: int | None = None) -> list[Pair]:
+    """The first `limit` pairs of a file that `write_pairs` wrote."""
+    with lzma.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in islice(lines, limit)]
+    return [(english, other) for english, other in rows]
+
+
+def row(source: str, target: str, language: str) -> str:
+    """A line of a file of one direction: the source begins with the token of the target language."""
+    return f">>{language}<< {source}\t{target}\n"
+
+
+def write_directions(data: Path, out: Path, limit: int | None = None) -> None:
+    """Write a file per corpus, direction and split, and validation.tsv, from the pairs in `data`."""
+    out.mkdir(parents=True, exist_ok=True)
     validation: list[str] = []
-    for (name, split), pairs in splits.items():
-        corpus, language = name.split(".")
-        for source, target in (("en", language), (language, "en")):
-            rows = [_row(pair, target) for pair in pairs]
-            path = out / f"{corpus}.{source}-{target}.{split}.tsv"
-            path.write_text("".join(rows), encoding="utf-8", newline="\n")
+    for path in sorted(data.glob("*.en-*.*.tsv.xz")):
+        corpus, languages, split, *_ = path.name.split(".")
+        pairs, language = read_pairs(path, limit), languages[3:]
+        directions = {
+            f"en-{language}": [row(english, other, language) for english, other in pairs],
+            f"{language}-en": [row(other, english, "en") for english, other in pairs],
+        }
+        for direction, rows in directions.items():
+            file = out / f"{corpus}.{direction}.{split}.tsv"
+            file.write_text("".join(rows), encoding="utf-8", newline="\n")
             if split == "validation":
-                validation += rows[: 250 if corpus == "tatoeba" else 50]
-            print(f"{path.name}: {len(rows):,} rows")
+                validation += rows[: 10 if limit else 250 if corpus == "tatoeba" else 50]
     (out / "validation.tsv").write_text("".join(validation), encoding="utf-8", newline="\n")
-
-
-def _row(pair: Pair, target: str) -> str:
-    english, other = pair
-    return f">>en<< {other}\t{english}\n" if target == "en" else f">>{target}<< {english}\t{other}\n"
-
-
-def write_directions(out: Path, repeat: int) -> None:
-    """Write train.tsv: every pair in both directions, Tatoeba's `repeat` times."""
-    count = 0
-    with (out / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
-        for path in sorted(out.glob("pairs.*.tsv.xz")):
-            _, languages, corpus, *_ = path.name.split(".")
-            with lzma.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-                pairs = [tuple(line.rstrip("\n").split("\t")) for line in lines]
-            rows = [_row(pair, target) for pair in pairs for target in (languages[3:], "en")]  # type: ignore[arg-type]
-            for _ in range(repeat if corpus == "tatoeba" else 1):
-                file.writelines(rows)
-                count += len(rows)
-    print(f"train.tsv: {count:,} rows")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,13 +165,12 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument("--europarl", type=int, default=300_000, help="pairs of each Europarl corpus")
-    parser.add_argument("--repeat", type=int, default=3, help="how often train.tsv repeats Tatoeba's pairs")
-    parser.add_argument("--directions", action="store_true", help="only write train.tsv, from OUT's pairs")
+    parser.add_argument("--europarl", type=int, default=200_000, help="pairs of each Europarl corpus")
+    parser.add_argument("--directions", action="store_true", help="only write OUT/directions again")
     options = parser.parse_args(argv)
     if not options.directions:
         prepare(options.out, options.europarl)
-    write_directions(options.out, options.repeat)
+    write_directions(options.out, options.out / "directions")
     return 0
 
 

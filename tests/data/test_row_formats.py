@@ -5,8 +5,8 @@ import pytest
 
 from regard.data.batches import Batches
 from regard.data.datasets import load_corpus as load
-from regard.data.datasets import load_split
-from regard.errors import DataError
+from regard.data.datasets import load_split, split_rows
+from regard.errors import DataError, OptionError
 
 
 def table(tmp_path, rows, name="train.tsv"):
@@ -76,6 +76,38 @@ def test_every_word_has_its_tag(tmp_path):
     assert corpus.train.target(0).tolist()[-1] == 3 and len(corpus.train.target(0)) == 3
     with pytest.raises(DataError, match=r"a column of a CoNLL file is a number, counted from 1, got 'word'"):
         load({"train": [str(path)], "source": "word", "target": "2"}, WORDS, "tag")
+
+
+def test_labels_are_renamed_and_merged_in_every_split(tmp_path):
+    data = {"train": [table(tmp_path, GOOD)], "labels": {"rather negative": "negative"}}
+    corpus = load(data, WORDS, "classify")
+    assert corpus.target_tokenizer.entries == ("negative", "positive")
+    data["test"] = [table(tmp_path, [("so so", "rather negative")], "test.tsv")]
+    assert load_split(data, "test", corpus.source_tokenizer, corpus.target_tokenizer, "classify").targets == [
+        "negative"
+    ]
+
+
+def test_span_types_are_renamed_and_adjacent_spans_stay_two(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(
+        "Ada\tB-person\nLee\tI-person\nAcme\tB-group\nACM\tB-creative-work\nhm\tO\n", encoding="utf-8"
+    )
+    names = {"person": "PER", "group": "ORG", "creative-work": "ORG"}
+    rows = split_rows({"train": [str(path)], "labels": names}, "train", "tag")
+    assert next(iter(rows)) == ("Ada Lee Acme ACM hm", "B-PER I-PER B-ORG B-ORG O")
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "says"),
+    [
+        ({"great": "very positive"}, "classify", "renames 'great' to 'very positive', and no training row has it"),
+        ({"a": "b"}, "translate", "rows of task translate have none"),
+    ],
+)
+def test_labels_that_no_row_has_are_an_error(labels, task, says, tmp_path):
+    with pytest.raises(OptionError, match=says):
+        load({"train": [table(tmp_path, GOOD)], "labels": labels}, {"kind": "word", "size": 100}, task)
 
 
 def test_pairs_that_mean_the_same_share_one_vocabulary_and_bring_their_scores(real_data):

@@ -37,6 +37,7 @@ DATA = {
     "hold_out": None,
     "scheme": None,
     "repair": False,
+    "labels": {},
 }
 TOKENIZER = {
     "kind": "bpe",
@@ -127,6 +128,7 @@ def load_corpus(
         source, target, expected = tokenizers_for(
             options, rows["train"], settings.limit, hashes, row_format.labels
         )
+    row_format.check_renamed(data.labels, target)
     for split_reader in rows.values():
         row_format.check(split_reader, target)
     train = prepare(rows["train"], source, target, settings, hashes=hashes, name="train", expected=expected)

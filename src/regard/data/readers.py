@@ -267,6 +267,46 @@ class ConcatRows(Rows):
             yield from part.blocks(advance)
 
 
+@dataclass(frozen=True)
+class RenamedLabels(Rows):
+    """Rows whose labels are renamed; several labels can get the same name.
+
+    With `tags` the last column has tags joined by spaces, and `B-person` becomes `B-PER`.
+    """
+
+    rows: Rows
+    labels: tuple[tuple[str, str], ...]
+    tags: bool = False
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.paired
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.files
+
+    def layout(self) -> dict[str, Any]:
+        return {"of": self.rows.layout(), "labels": dict(self.labels), "tags": self.tags}
+
+    def notes(self) -> list[str]:
+        return self.rows.notes()
+
+    def place(self, row: int, column: int) -> str:
+        return self.rows.place(row, column)
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        for *texts, labels in self.rows.blocks(advance):
+            yield *texts, [self._renamed(label) for label in labels]
+
+    def _renamed(self, label: str) -> str:
+        names = dict(self.labels)
+        if not self.tags:
+            return names.get(label, label)
+        parts = (tag.partition("-") for tag in label.split(" "))
+        return " ".join(f"{prefix}{dash}{names.get(kind, kind)}" for prefix, dash, kind in parts)
+
+
 def concatenate(readers: Sequence[Rows]) -> Rows:
     """One reader of all rows; a single reader is returned as it is."""
     return readers[0] if len(readers) == 1 else ConcatRows(tuple(readers))

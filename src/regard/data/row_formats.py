@@ -10,7 +10,7 @@ from typing import Any
 from regard.data.column_detection import column_number
 from regard.data.prepare import Prepared
 from regard.data.reader_choice import JSON, TABLES, open_files, open_labelled
-from regard.data.readers import ConcatRows, Rows, concatenate
+from regard.data.readers import ConcatRows, RenamedLabels, Rows, concatenate
 from regard.data.splits import RowRange
 from regard.data.text_files import is_unreadable, suffix
 from regard.data.tokenizer import EOS, Tokenizer
@@ -46,6 +46,20 @@ class RowFormat:
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         """Raise a DataError at the first row that cannot be trained on or scored."""
+
+    def check_renamed(self, names: dict[str, str], target: Tokenizer) -> None:
+        """Raise an OptionError unless `data.labels` renames labels that the training rows have."""
+        if names and self.labels is None:
+            raise OptionError(
+                f"data.labels renames labels, and rows of task {self.task} have none; remove it"
+            )
+        known = {entry.partition("-")[2] or entry for entry in target.entries} | set(target.entries)
+        for label, name in names.items():
+            if name not in known:
+                raise OptionError(
+                    f"data.labels renames {label!r} to {name!r}, and no training row has it; "
+                    f"correct it (the labels are {_shown(target.entries)})"
+                )
 
     def scarcity_warnings(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
         """Warnings if there is too little data to train or to validate on."""
@@ -116,6 +130,10 @@ class ClassifyRows(RowFormat):
             parts.append(open_files(pairs_of_files, source, target, paired=True))
         return concatenate(parts)
 
+    def finish(self, rows: Rows, data: Any) -> Rows:
+        """Rename labels by `data.labels`."""
+        return RenamedLabels(rows, tuple(data.labels.items())) if data.labels else rows
+
     def check(self, rows: Rows, target: Tokenizer) -> None:
         labels = set(target.entries)
         for number, (_, label) in _usable(rows):
@@ -168,13 +186,17 @@ class TagRows(RowFormat):
         return concatenate(parts)
 
     def finish(self, rows: Rows, data: Any) -> Rows:
-        """Convert tags to `data.scheme`, and repair them with `data.repair`."""
+        """Convert tags to `data.scheme`, repair them with `data.repair`, rename types by `data.labels`."""
+        converted = self._converted(rows, data)
+        return RenamedLabels(converted, tuple(data.labels.items()), tags=True) if data.labels else converted
+
+    def _converted(self, rows: Rows, data: Any) -> Rows:
         from regard.data.conll_reader import Conll
 
         if isinstance(rows, ConcatRows):
-            return ConcatRows(tuple(self.finish(part, data) for part in rows.parts))
+            return ConcatRows(tuple(self._converted(part, data) for part in rows.parts))
         if isinstance(rows, RowRange):
-            return replace(rows, rows=self.finish(rows.rows, data))
+            return replace(rows, rows=self._converted(rows.rows, data))
         return replace(rows, scheme=data.scheme, repair=data.repair) if isinstance(rows, Conll) else rows
 
     def check(self, rows: Rows, target: Tokenizer) -> None:

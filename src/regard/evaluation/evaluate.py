@@ -35,7 +35,7 @@ def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, An
         if not own:
             raise DataError("this model's card does not name its training data; give the data with --data")
         return own
-    kept = {key: own[key] for key in ("source", "target", "scheme", "repair") if own.get(key)}
+    kept = {key: own[key] for key in ("source", "target", "scheme", "repair", "labels") if own.get(key)}
     if len(data) == 1 and data[0] in corpora.names():
         same = own.get("corpus") == data[0]
         return {

@@ -114,6 +114,10 @@ class Data(Block):
     repair: bool = Field(
         default=False, description="repair tags that violate their scheme, as conlleval interprets them"
     )
+    labels: dict[str, str] = Field(
+        default={},
+        description="new names of labels or span types, as {person: PER}; equal names merge labels",
+    )
 
 
 class Tokenizer(Block):
@@ -480,6 +484,8 @@ def allowed_values(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         return " or ".join("null" if a is type(None) else allowed_values(a) for a in args)
     if origin is list:
         return f"a list, each {allowed_values(args[0])}"
+    if origin is dict:
+        return f"a mapping to {allowed_values(args[1])}"
     name = {int: "integer", float: "number", bool: "true, false", str: "text"}.get(annotation, "")
     bounds = [
         f"{sign} {_number(getattr(constraint, key))}"

@@ -1,0 +1,318 @@
+"""Train the bundled translator on a GPU that is lent for half an hour, step by step.
+
+    python -m benchmarks.translator.session gather              here: what the GPU machine lacks
+    python -m benchmarks.translator.session check               all steps with a tiny model, anywhere
+    python -m benchmarks.translator.session teacher --minutes 8 on the GPU: train or resume, 8 minutes in all
+    python -m benchmarks.translator.session unpack FOLDER       here: join the pieces that came back
+
+`python -m benchmarks.translator.prepare build/translator/data` comes first. README.md has the plan: commands,
+minutes and bytes. Every step can be repeated: it resumes, or finds its result and returns at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import command
+from benchmarks.translator import prepare, score, transfer
+
+ROOT = Path("build/translator")  # ignored by git
+RECIPES = Path(__file__).with_name("recipes")
+TATOEBA, PARLIAMENT = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en"), "europarl"
+INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
+EUROPARL_SOURCES = 60_000  # of each direction, translated by the teacher
+TINY = (
+    "model.dim=32",
+    "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
+    "model.decoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
+)
+COMPANIONS = {  # trained on CPU cores beside the GPU: threads of each
+    "film-reviews": 1,
+    "tweet-names": 2,
+    "shakespeare-small": 2,
+    "tatoeba-en-de-bahdanau": 3,
+    "tatoeba-fr-en-bahdanau": 3,
+}
+TINY_RUN = ("training.validate_every=20", "training.save_every=20", "batch.tokens=2000", "decoding.beam=2")
+
+
+@dataclass(frozen=True)
+class Session:
+    """The folders of one session; `tiny` makes every step a matter of seconds."""
+
+    data: Path  # pairs of prepare.py
+    work: Path  # files per direction, runs, translations
+    tiny: bool = False
+
+    @property
+    def directions(self) -> Path:
+        return self.work / "directions"
+
+    def run(self, name: str) -> Path:
+        return self.work / "runs" / name
+
+    def prepare(self) -> None:
+        """Write the files per direction."""
+        if not (self.directions / "validation.tsv").is_file():
+            prepare.write_directions(self.data, self.directions, 500 if self.tiny else None)
+
+    # Training
+
+    def teacher(self, minutes: float) -> None:
+        files = [self._train(name) for name in (*TATOEBA, *TATOEBA, *INTO_OTHERS)]
+        own = ("tokenizer.size=600",) if self.tiny else ()
+        self._fit("teacher", [*files, *self._europarl()], minutes, (*TINY, *own) if self.tiny else ())
+
+    def teacher_tatoeba(self, minutes: float) -> None:
+        self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
+
+    def student(self, minutes: float) -> None:
+        tokenizer = f"tokenizer.load={json.dumps(str((self.run('teacher') / 'model').absolute()))}"
+        distilled = [self._distilled("tatoeba")] * 2
+        parliament = self._distilled(PARLIAMENT)
+        files = [*distilled, *map(self._train, TATOEBA)]
+        files += [parliament] if parliament.is_file() else self._europarl()
+        self._fit("student", files, minutes, (tokenizer, *(TINY if self.tiny else ())))
+
+    def student_tatoeba(self, minutes: float) -> None:
+        self._tune("student", [self._distilled("tatoeba"), *map(self._train, TATOEBA)], minutes)
+
+    def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
+        """Train a recipe from scratch for some minutes in all, or resume its run."""
+        limit = ("training.steps=40",) if self.tiny else (f"training.minutes={minutes}",)
+        tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
+        self._train_or_resume(name, files, limit, (*overrides, *tiny))
+
+    def _tune(self, name: str, files: list[Path], minutes: float) -> None:
+        """Fine-tune a run for some minutes; the learning rate is 0 after as many steps as fit."""
+        start = f"training.start={json.dumps(str(self.run(name).absolute()))}"
+        steps = 40 if self.tiny else self._steps(name, minutes)
+        tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
+        limits = (f"training.steps={steps}", f"training.minutes={minutes}")
+        self._train_or_resume(f"{name}-tatoeba", files, limits, (start, *tiny))
+
+    def _train_or_resume(
+        self, name: str, files: list[Path], limits: tuple[str, ...], overrides: tuple[str, ...]
+    ) -> None:
+        from regard.training.trainer import resume, train
+
+        folder = self.run(name)
+        if (folder / "recipe.yaml").is_file():
+            kept = [limit for limit in limits if not (name.endswith("-tatoeba") and "steps" in limit)]
+            resume(folder, overrides=kept)
+            return
+        train(RECIPES / f"{name}.yaml", folder=folder, overrides=[*self._files(files), *limits, *overrides])
+
+    def _steps(self, name: str, minutes: float) -> int:
+        """Steps of fine-tuning that fit in some minutes, by the speed of the run that it starts from.
+
+        R-Drop takes two passes a step, batches have 20 000 tokens instead of 25 000, and a seventh of the
+        time is for capturing graphs and for validation.
+        """
+        with (self.run(name) / "log.jsonl").open(encoding="utf-8") as log:
+            events = [event for event in map(json.loads, log) if event["event"] == "train"]
+        first, last = events[len(events) // 2], events[-1]
+        rate = (last["step"] - first["step"]) / max(1e-6, last["seconds"] - first["seconds"])
+        steps = max(200, round(60 * minutes * rate * 25_000 / 20_000 / 2 * 6 / 7))
+        print(f"{name}: {rate:.1f} steps/s; fine-tuning for {steps:,} steps", flush=True)
+        return steps
+
+    # The teacher's translations
+
+    def distill(self, corpus: str) -> None:
+        """Let the teacher translate the sources of a corpus; for Tatoeba all English sentences into both."""
+        import torch
+
+        from regard.recipe.loading import load_recipe
+        from regard.training.display import Display
+        from regard.training.distillation import write_distilled
+
+        sources, out = self.work / f"sources.{corpus}.tsv", self._distilled(corpus)
+        if out.is_file():
+            return
+        if not sources.is_file():
+            rows = self._sources(corpus)
+            sources.write_text("".join(rows), encoding="utf-8", newline="\n")
+        teacher = self.run("teacher-tatoeba")
+        teacher = teacher if (teacher / "model").is_dir() else self.run("teacher")
+        overrides = [
+            *self._files([sources]),
+            f"distillation.teacher={json.dumps(str(teacher.absolute()))}",
+            "distillation.beam=4",
+        ]
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        count = write_distilled(load_recipe(RECIPES / "student.yaml", overrides), out, device, Display())
+        print(f"{out.name}: {count:,} translations by {teacher.name}", flush=True)
+
+    def _sources(self, corpus: str) -> list[str]:
+        """Distinct sources with their language token; the second column is not used."""
+        rows: dict[str, None] = {}
+        for path in sorted(self.data.glob(f"{corpus}.en-*.train.tsv.xz")):
+            language = path.name.split(".")[1][3:]
+            into = ("de", "fr") if corpus == "tatoeba" else (language,)
+            limit = 500 if self.tiny else EUROPARL_SOURCES if corpus == PARLIAMENT else None
+            for english, other in prepare.read_pairs(path, limit):
+                rows |= dict.fromkeys(prepare.row(english, "-", target) for target in into)
+                rows[prepare.row(other, "-", "en")] = None
+        return list(rows)
+
+    # What comes back
+
+    def finish(self, name: str, out: Path) -> None:
+        """Store a model in int8, score it on the validation sets and write what comes back."""
+        import torch
+
+        from regard.interchange.quantize import quantize_folder
+
+        tuned, stored = self.run(f"{name}-tatoeba"), self.work / "int8" / name
+        folder = tuned if (tuned / "model").is_dir() else self.run(name)
+        print(quantize_folder(folder, stored, overwrite=True, publish=True), flush=True)
+        transfer.pack(stored, out)
+        for log in (self.work / "runs").glob(f"{name}*/log.jsonl"):
+            shutil.copy(log, out / f"{log.parent.name}.log.jsonl")
+        device, limit = "cuda" if torch.cuda.is_available() else "cpu", 20 if self.tiny else 1000
+        options = ["--beam", "4", "--device", device, "--limit", str(limit)]
+        score.main([str(stored), str(self.directions), *options])
+
+    # Small models on CPU cores
+
+    def companions(self) -> None:
+        """Start to train the small models, or resume their runs, in processes that outlive this one."""
+        (self.work / "runs").mkdir(parents=True, exist_ok=True)
+        for name, threads in COMPANIONS.items():
+            folder = self.run(name)
+            if (folder / "recipe.yaml").is_file():
+                words = ["resume", str(folder)]
+            else:
+                words = ["train", f"recipes/{name}.yaml", "--run", str(folder)]
+                words += ["training.device=cpu", f"training.threads={threads}", *self._pairs_of(name)]
+            with (self.work / "runs" / f"{name}.txt").open("w") as log:
+                environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+                subprocess.Popen(
+                    [sys.executable, "-m", "regard", *words],
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+
+    def _pairs_of(self, name: str) -> list[str]:
+        """The files of a recurrent translator: pairs with English first."""
+        if not name.startswith("tatoeba"):
+            return []
+        source, target = name.split("-")[1:3]
+        languages = f"en-{source if target == 'en' else target}"
+        columns = (1, 2) if source == "en" else (2, 1)
+        files = {
+            split: self.data / f"tatoeba.{languages}.{split}.tsv.xz" for split in ("train", "validation")
+        }
+        return [f"data.{split}={json.dumps([str(path.absolute())])}" for split, path in files.items()] + [
+            "data.corpus=null",
+            f"data.source='{columns[0]}'",
+            f"data.target='{columns[1]}'",
+        ]
+
+    def finish_companions(self, out: Path) -> None:
+        """Store the small models that are trained in int8, and write them in one archive."""
+        from regard.interchange.quantize import quantize_folder
+
+        stored = self.work / "companions"
+        for name in COMPANIONS:
+            folder = self.run(name)
+            if (folder / "model").is_dir():
+                print(name, quantize_folder(folder, stored / name, overwrite=True, publish=True), flush=True)
+            else:
+                lines = (self.work / "runs" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+                print(f"{name} is not finished: {lines[-1] if lines else 'no output yet'}", flush=True)
+        transfer.pack(stored, out)
+
+    def _files(self, train: list[Path]) -> list[str]:
+        """The `data:` keys of a run."""
+        files = {"train": train, "validation": [self.directions / "validation.tsv"]}
+        return [
+            f"data.{split}={json.dumps([str(path.absolute()) for path in paths])}"
+            for split, paths in files.items()
+        ]
+
+    def _train(self, name: str) -> Path:
+        return self.directions / f"{name}.train.tsv"
+
+    def _europarl(self) -> list[Path]:
+        return sorted(self.directions.glob(f"{PARLIAMENT}.*.train.tsv"))
+
+    def _distilled(self, corpus: str) -> Path:
+        return self.work / f"distilled.{corpus}.tsv"
+
+
+def check(data: Path) -> None:
+    """Run every step with a tiny model and 500 rows of each file."""
+    session = Session(data, ROOT / "check", tiny=True)
+    shutil.rmtree(session.work, ignore_errors=True)
+    for step in (
+        *("teacher", "teacher", "teacher-tatoeba", "distill"),  # the second time it is resumed
+        *("student", "student-tatoeba", "finish"),
+    ):
+        run_step(session, step, 1, session.work / "out")
+    transfer.unpack(session.work / "out", session.work / "unpacked")
+    print("check: all steps work", flush=True)
+
+
+def run_step(session: Session, step: str, minutes: float, out: Path) -> None:
+    """Run a step by name and print its seconds."""
+    start = time.monotonic()
+    session.prepare()
+    if step == "distill":
+        for corpus in ("tatoeba", PARLIAMENT):
+            session.distill(corpus)
+    elif step == "companions":
+        session.companions()
+    elif step in ("finish", "finish-teacher"):
+        session.finish("student" if step == "finish" else "teacher", out)
+    elif step == "finish-companions":
+        session.finish_companions(out)
+    else:
+        getattr(session, step.replace("-", "_"))(minutes)
+    print(f"step {step}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+STEPS = (
+    *("gather", "check", "teacher", "teacher-tatoeba", "distill", "student", "student-tatoeba"),
+    *("finish", "finish-teacher", "companions", "finish-companions", "unpack"),
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.translator.session",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("folder", type=Path, nargs="?", help="unpack: the folder of the pieces")
+    parser.add_argument(
+        "--minutes", type=float, default=1.0, help="of training in all, also of a resumed run"
+    )
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="folder of prepare.py")
+    options = parser.parse_args(argv)
+    if options.step == "gather":
+        transfer.gather(ROOT)
+    elif options.step == "check":
+        check(options.data)
+    elif options.step == "unpack":
+        transfer.unpack(options.folder or ROOT / "out", ROOT / "models")
+    else:
+        out = Path(os.environ.get("OUT", ROOT / "out"))
+        run_step(Session(options.data, ROOT / "work"), options.step, options.minutes, out)
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)
