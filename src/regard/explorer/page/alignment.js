@@ -12,7 +12,7 @@ import { entries, merge } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
 function goldForm(model, { rerun }, draw) {
-  const target = el("input", { value: state.target, dir: "auto", "aria-label": "Translation of the gold links" });
+  const target = el("input", { value: state.target, dir: "auto", "aria-label": "Their translation" });
   const links = el("input", { value: state.links, placeholder: "0-0 1-2 2?3", "aria-label": "Gold links" });
   const submit = (event) => {
     event.preventDefault();

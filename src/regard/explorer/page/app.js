@@ -176,7 +176,7 @@ function showModel() {
   page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
   byId("to-field").hidden = !choices.length;
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
-  page.beam.replaceChildren(...[1, 2, 4, 8].map((size) => el("option", { value: size }, String(size))));
+  page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
     class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(); submit(); },
   }, text)));

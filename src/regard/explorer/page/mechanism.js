@@ -23,7 +23,7 @@ export function mechanismView() {
 
   function table(caption, note, columns, cell, rowNames = data.words) {
     return el("div", {}, el("h3", {}, caption, " ", el("span", { class: "dim" }, note)), el("table", { class: "calc", "aria-label": caption },
-      columns ? el("thead", {}, el("tr", {}, el("th"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
+      columns ? el("thead", {}, el("tr", {}, el("td"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
       el("tbody", {}, rowNames.map((word, r) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, word), cell(r))))));
   }
 
