@@ -159,7 +159,9 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
 def test_gold_links_and_two_models(tab, two):
     tab.goto(two)
     tab.wait_for_selector(".score-line b")  # the first sentence of the gold file, with its translation
-    assert tab.inner_text("#output .answer") == "der roter hund" and tab.inner_text(".score-line b") == "0.000"
+    assert (
+        tab.inner_text("#output .answer") == "der roter hund" and tab.inner_text(".score-line b") == "0.000"
+    )
     tab.get_by_role("textbox", name="Gold links").fill("0-1")
     tab.keyboard.press("Enter")
     until(tab, "document.querySelector('.score-line b')?.textContent === '1.000'")
@@ -207,7 +209,9 @@ def test_long_texts_zoom_and_have_an_overview(tab, address):
     assert tab.evaluate(size) > fitted * 3
     tab.keyboard.press("End")
     tab.keyboard.press("PageDown")
-    place = "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
+    place = (
+        "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
+    )
     far = tab.evaluate(place)
     assert min(far) > 300  # the keys scroll to their cell
     box = canvas.bounding_box()

@@ -13,7 +13,7 @@ const DEFAULT = {
 const n = (x) => (Object.is(x, -0) ? 0 : x).toFixed(2).replace("-", "−");
 const sub = (name, ...index) => `${name}[${index.map((i) => i + 1).join(",")}]`;
 
-export function mechanismView() {
+export function view() {
   const data = structuredClone(DEFAULT);
   const options = { energy: "scaled dot", mask: "none", slope: 0, positions: false, temperature: 1, normaliser: "softmax" };
   let chosen = { stage: "weights", row: 3, column: 1 };
