@@ -65,9 +65,9 @@ class Client:
 
 
 @contextlib.contextmanager
-def running(service, *, host="127.0.0.1", token=None, log=False):
+def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
     """A client of a server in this process, which is drained in the end."""
-    sock = server.bind("127.0.0.1", 0)
+    sock = server.bind("127.0.0.1", port)
     started = threading.Event()
     made = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
     thread = threading.Thread(target=made.run, args=([sock],), daemon=True)

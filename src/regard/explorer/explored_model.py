@@ -89,8 +89,13 @@ class ExploredModel:
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
             "views": TASK_VIEWS.get(self.task, VIEWS),
-            "stages": True,
-            "forces": self.task == "translate",
+            "can": [
+                "stages",
+                "diversity",
+                "gold",
+                "export",
+                *(["force"] if self.task == "translate" else []),
+            ],
         }
 
     def run(self, job: Job) -> Run:

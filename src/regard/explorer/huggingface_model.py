@@ -66,6 +66,7 @@ class HuggingFaceModel:
             "languages": {"source": None, "target": None, "choices": []},
             "examples": examples,
             "limits": {"tokens": self.longest, "beam": MAX_BEAM},
+            "can": ["diversity", "gold", "export"],
             "mask": getattr(self.tokenizer, "mask_token", None),
             "views": ["alignment", "heads", "whatif", "compare", "mechanism"],
         }

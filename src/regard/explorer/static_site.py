@@ -24,6 +24,7 @@ POLICY = (  # as that of the server, less what a meta element cannot say
 CHARSET = '<meta charset="utf-8">\n'
 META = f'{CHARSET}<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
 VIEWS = ["alignment", "heads", "whatif", "mechanism"]  # the views that the engine can answer
+WITHOUT = ("search.js", "trust.js", "compare.js")  # views that it cannot
 MAX_CHARACTERS = 2000  # of a text
 TOKENIZERS = ("bpe", "byte-bpe", "character", "word")
 # What the engine runs, by kind of encoder or decoder: the values of each option.
@@ -57,6 +58,8 @@ def site_files() -> dict[str, bytes]:
     found = {entry.name: entry.read_bytes() for entry in package.joinpath("page").iterdir()}
     found |= {entry.name: entry.read_bytes() for entry in package.joinpath("static").iterdir()}
     found["api.js"] = found.pop("static_api.js")
+    for name in WITHOUT:
+        del found[name]
     for page in [name for name in found if name.endswith(".html")]:
         found[page] = found[page].replace(CHARSET.encode(), META.encode())
     return found
@@ -102,6 +105,7 @@ def _write(folder: Path, model: Any, name: str) -> None:
     described["limits"]["characters"] = MAX_CHARACTERS
     described |= {
         "views": VIEWS,
+        "can": [],
         "models": [name],
         "bytes": (inside / "model.safetensors").stat().st_size,
         "tokenizers": sorted(

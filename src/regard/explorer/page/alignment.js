@@ -7,12 +7,11 @@ import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { trustLine } from "./trust.js";
 import { entries, merge } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
 function goldForm(model, { rerun }, draw) {
-  const target = el("input", { value: state.target, dir: "auto", "aria-label": "Translation of the gold links" });
+  const target = el("input", { value: state.target, dir: "auto", "aria-label": "Their translation" });
   const links = el("input", { value: state.links, placeholder: "0-0 1-2 2?3", "aria-label": "Gold links" });
   const submit = (event) => {
     event.preventDefault();
@@ -22,7 +21,7 @@ function goldForm(model, { rerun }, draw) {
   };
   return el("details", { class: "gold", open: state.links !== "" || state.target !== "" }, el("summary", {}, "gold links"),
     el("form", { class: "controls", onsubmit: submit },
-      model.forces ? el("label", { class: "field grow" }, "translation, if not the model's own ", target) : null,
+      model.can?.includes("force") ? el("label", { class: "field grow" }, "translation, if not the model's own ", target) : null,
       el("label", { class: "field grow" }, "links source-target, from 0; ? for possible ones ", links),
       el("button", { class: "chip", type: "submit" }, "draw")));
 }
@@ -36,7 +35,7 @@ export function alignmentView(run, model, actions) {
   const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
   const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin });
   const body = el("div", { class: "flow" }, lines.node, matrix.node);
-  const controls = el("div", { class: "controls" }), trust = trustLine(run, model, actions.show);
+  const controls = el("div", { class: "controls" }), trust = actions.trustLine(run);
   const which = () => (state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean");
   const menu = exportMenu(() => ({ run, map: map.index, head: which(), level: state.level }));
 
@@ -67,7 +66,7 @@ export function alignmentView(run, model, actions) {
         load();
       }),
       ...(map.heads > 1 ? [choice("head", heads, which(), (value) => { set({ head: value }); load(); }, true)] : []),
-      levelChips(state.level, level), menu,
+      levelChips(state.level, level), ...(model.can?.includes("export") ? [menu] : []),
     );
   }
 
@@ -81,7 +80,7 @@ export function alignmentView(run, model, actions) {
   async function drawGold() {
     matrix.mark([]);
     score.replaceChildren();
-    if (!state.links) return;
+    if (!state.links || !model.can?.includes("gold")) return;
     try {
       const found = await api.gold(run, map.index, which(), state.links);
       const number = (entry) => (entry.special ? null : entry.tokens[0]);
@@ -115,5 +114,5 @@ export function alignmentView(run, model, actions) {
     state.level === "words" ? "  summed over the tokens of a source word, mean over those of a target word" : "");
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "Which source words the translation attends to"), controls),
-    sub, body, legend, score, trust.node, goldForm(model, actions, () => drawGold()));
+    sub, body, legend, score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
 }

@@ -93,7 +93,4 @@ export async function file(run, map, which, level, format) {
 }
 
 /** How much each source token counts for target token `row` (leave-one-out); null if there is no such figure. */
-export async function leaveOneOut(run, row) {
-  const headers = { "content-type": "application/json" }, body = JSON.stringify({ run: run.id, row });
-  return (await (await answer("trust", { method: "POST", headers, body })).json()).scores?.leave_one_out ?? null;
-}
+export const leaveOneOut = async (run, row) => (await trust(run, row)).scores?.leave_one_out ?? null;

@@ -2,33 +2,29 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { compareView } from "./compare.js";
 import { announce, el, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
-import { mechanismView } from "./mechanism.js";
-import { searchView } from "./search.js";
 import { readAddress, set, state } from "./state.js";
-import { trustView } from "./trust.js";
-import { whatIfView } from "./whatif.js";
 
 const VERBS = { fill: "Fill", translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
 const byId = (id) => document.getElementById(id);
 const page = Object.fromEntries(["tabs", "model", "ask", "text", "to", "beam", "go", "examples", "error", "output", "view"]
   .map((id) => [id, byId(id)]));
 
+// A view that is loaded when it is first shown has the name of its file.
 const VIEWS = {
-  alignment: { title: "Alignment", make: alignmentView, fits: (model, run) => !run || run.maps.some((m) => m.kind === "cross"), only: "translate" },
+  alignment: { title: "Alignment", make: alignmentView, fits: (run) => run.maps.some((m) => m.kind === "cross"), only: "translate" },
   heads: { title: "Heads", make: headsView },
-  search: { title: "Search", make: searchView, plain: true },
-  whatif: { title: "What if", make: whatIfView },
-  trust: { title: "Trust", make: trustView, plain: true },
-  compare: { title: "Compare", make: compareView, plain: true },
-  mechanism: { title: "Mechanism", make: () => mechanismView(), alone: true },
+  search: { title: "Search", file: "search", plain: true },
+  whatif: { title: "What if", file: "whatif" },
+  trust: { title: "Trust", file: "trust", plain: true },
+  compare: { title: "Compare", file: "compare", plain: true },
+  mechanism: { title: "Mechanism", file: "mechanism", alone: true },
 };
 
 let model = null, current = null, running = null;
-const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show };
+const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
 const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // what belongs to the text before
 
 function views() {
@@ -44,7 +40,7 @@ function showTabs() {
 }
 
 /** Show a view of the current run. */
-function show(name) {
+async function show(name) {
   const focused = page.tabs.contains(document.activeElement);
   set({ view: name });
   showTabs();
@@ -60,11 +56,22 @@ function show(name) {
     page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
   } else if (needsRun && !view.plain && !current.maps.length) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show."));
-  } else if (view.fits && !view.fits(model, current)) {
+  } else if (view.fits && !view.fits(current)) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
   } else {
-    page.view.replaceChildren(view.make(current, model, actions));
+    try {
+      view.make ??= (await import(`./${view.file}.js`)).view;
+    } catch { return showError(Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true })); }
+    if (state.view === name) page.view.replaceChildren(view.make(current, model, actions));
   }
+}
+
+/** One line of the view Trust, beside a picture; `update(map)` follows the chosen output and attention. */
+function trustLine(run) {
+  const node = el("p", { class: "trust-line dim" });
+  return { node, async update(map) {
+    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, show);
+  } };
 }
 
 function showOutput(run) {
@@ -176,7 +183,7 @@ function showModel() {
   page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
   byId("to-field").hidden = !choices.length;
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
-  page.beam.replaceChildren(...[1, 2, 4, 8].map((size) => el("option", { value: size }, String(size))));
+  page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
     class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(); submit(); },
   }, text)));

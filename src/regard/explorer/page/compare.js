@@ -117,7 +117,7 @@ function pictures(runs, names) {
   return el("div", {}, controls, sub, body);
 }
 
-export function compareView(run, model, { request }) {
+export function view(run, model, { request }) {
   const modes = { text: "another text", ...(model.models?.length > 1 ? { model: "another model" } : {}), ...(PROBES[model.task] ? { probe: "pronoun probe" } : {}) };
   if (!(state.mode in modes)) set({ mode: model.models?.length > 1 ? "model" : "text" });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "What to compare" }), form = el("div", {}), result = el("div", { class: "result" });

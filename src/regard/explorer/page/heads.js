@@ -7,7 +7,6 @@ import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { trustLine } from "./trust.js";
 import { entries, merge } from "./words.js";
 
 const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
@@ -55,6 +54,7 @@ function differences(run) {
     announce(sub.textContent);
   } });
   const sub = el("p", { class: "dim" }), node = el("section", { class: "card" }, el("header", {}, title, text), sub, pairs.node);
+  node.hidden = true;
   return { node, async show(index) {
     node.hidden = run.maps[index].heads < 2;
     if (node.hidden) return;
@@ -69,13 +69,13 @@ export function headsView(run, model, actions) {
   const first = run.maps.findIndex((map) => map.kind === (kinds.includes("cross") ? "cross" : kinds.at(-1)));
   let index = state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : first;
   let head = state.head !== "mean" && Number(state.head) < run.maps[index].heads ? Number(state.head) : 0;
-  let bytes = null, data = null, rows = [], columns = [], lines = null;
+  let bytes = null, data = null, shownStage = "", rows = [], columns = [], lines = null;
 
   const overview = el("div", {}), filter = el("div", { class: "chips" }), controls = el("div", { class: "controls" }), count = el("p", { class: "dim" });
   const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
   const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
   const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: choose });
-  const different = differences(run), trust = trustLine(run, model, actions.show);
+  const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
 
@@ -110,7 +110,7 @@ export function headsView(run, model, actions) {
     if (row < 0 || row >= rows.length || !data) return;
     matrix.move(row, column, false);
     const values = data.subarray(row * columns.length, (row + 1) * columns.length), name = rows[row].text;
-    if (state.stage) {
+    if (shownStage) {
       const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3));
       const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
       const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
@@ -125,17 +125,18 @@ export function headsView(run, model, actions) {
   }
 
   function showStages() {
-    stages.replaceChildren(...(model.stages ? Object.entries(STAGES).map(([name, text]) =>
+    stages.replaceChildren(...(model.can?.includes("stages") ? Object.entries(STAGES).map(([name, text]) =>
       chip(text, state.stage === name, () => { set({ stage: name }); load(); })) : []));
   }
 
   async function load() {
-    const map = run.maps[index], { stage } = state, level = stage ? "tokens" : state.level;
-    controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), menu);
+    const map = run.maps[index], stage = model.can?.includes("stages") ? state.stage : "", level = stage ? "tokens" : state.level;
+    controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
     title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
     detail.textContent = [`entropy ${map.entropy[head].toFixed(2)} bits`, map.distance ? `distance ${map.distance[head].toFixed(1)} tokens` : "", "on average"].filter(Boolean).join(", ").replace(", on", " on");
     const weights = await api.head(run, index, head, stage);
+    shownStage = stage;
     rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));
     columns = entries(run.sides[map.columnSide], level);
     data = stage ? weights : merge(weights, map.columns, rows, columns);
@@ -150,7 +151,7 @@ export function headsView(run, model, actions) {
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
     choose(Math.min(Math.max(0, matrix.row), rows.length - 1), -1);
     trust.update(map);
-    await different.show(index);
+    if (model.can?.includes("diversity")) await different.show(index);
   }
 
   api.thumbnails(run).then((all) => { bytes = all; showOverview(); return load(); })

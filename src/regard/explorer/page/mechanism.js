@@ -13,7 +13,7 @@ const DEFAULT = {
 const n = (x) => (Object.is(x, -0) ? 0 : x).toFixed(2).replace("-", "−");
 const sub = (name, ...index) => `${name}[${index.map((i) => i + 1).join(",")}]`;
 
-export function mechanismView() {
+export function view() {
   const data = structuredClone(DEFAULT);
   const options = { energy: "scaled dot", mask: "none", slope: 0, positions: false, temperature: 1, normaliser: "softmax" };
   let chosen = { stage: "weights", row: 3, column: 1 };
@@ -23,7 +23,7 @@ export function mechanismView() {
 
   function table(caption, note, columns, cell, rowNames = data.words) {
     return el("div", {}, el("h3", {}, caption, " ", el("span", { class: "dim" }, note)), el("table", { class: "calc", "aria-label": caption },
-      columns ? el("thead", {}, el("tr", {}, el("th"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
+      columns ? el("thead", {}, el("tr", {}, el("td"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
       el("tbody", {}, rowNames.map((word, r) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, word), cell(r))))));
   }
 

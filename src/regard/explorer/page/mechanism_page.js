@@ -1,4 +1,4 @@
 // The mechanism as a page of its own: no server, no model.
-import { mechanismView } from "./mechanism.js";
+import { view } from "./mechanism.js";
 
-document.getElementById("view").append(mechanismView());
+document.getElementById("view").append(view());

@@ -133,7 +133,7 @@ function alternatives(tree, i, force) {
     })));
 }
 
-export function searchView(run, model, { request, force }) {
+export function view(run, model, { request, force }) {
   const space = el("div", {}), panel = el("div", { class: "panel" }), result = el("div", { class: "result" }), filter = el("div", { class: "controls" });
   const error = el("p", { class: "error", role: "alert", hidden: true });
   const forced = state.prefix.split(",").filter(Boolean).map(Number);

@@ -51,7 +51,7 @@ function scores({ tokens, scores: by }) {
       names.map((name, n) => el("td", {}, meter(by[name][i] / most[n]), el("span", { class: "num" }, weight(Math.abs(by[name][i]))))))))));
 }
 
-export function trustView(run, model) {
+export function view(run, model) {
   const maps = run.maps.filter((map) => explains(run, map));
   const words = el("div", { class: "side", role: "group", "aria-label": "Output to explain" }), body = el("div", { "aria-live": "polite" });
   const title = el("h2", {}), sub = el("p", { class: "dim" });
@@ -92,25 +92,20 @@ export function trustView(run, model) {
     maps.length > 1 ? choice("attention", [["", "last layer"], ...maps.map(name)], attention, (to) => { attention = to; load(); }) : null)), words, body);
 }
 
-/** One line of it beside a picture; `update(map)` follows the chosen output and attention. */
-export function trustLine(run, model, show) {
-  const node = el("p", { class: "trust-line dim" });
+let waiting = 0;
+/** Write one line of it beside a picture, about the chosen output and this attention. */
+export function updateLine(node, run, map, show) {
   const link = el("button", { class: "chip", type: "button", onclick: () => show("trust") }, "all figures");
-  let waiting = 0;
-  async function load(map) {
+  clearTimeout(waiting);
+  node.replaceChildren();
+  if (!explains(run, map)) return;
+  if (map.columns > SHORT) { node.replaceChildren("Can you trust it? ", link); return; }
+  waiting = setTimeout(async () => {
     try {
       const { reason, prediction, figures } = await api.trust(run, chosen(run), map.name);
-      if (!node.isConnected) return;
       if (reason) { node.textContent = reason; return; }
       const [left, moved] = ["tau_leave_one_out", "change_permuted"].map((name) => figures.find((f) => f.name === name));
       node.replaceChildren("Can you trust it? For ", el("b", { dir: "auto" }, prediction), `: ${left.reading} ${moved.reading} `, link);
     } catch (error) { node.textContent = error.message; }
-  }
-  return { node, update(map) {
-    clearTimeout(waiting);
-    node.replaceChildren();
-    if (!model.views?.includes("trust") || !explains(run, map)) return;
-    if (map.columns > SHORT) node.replaceChildren("Can you trust it? ", link);
-    else waiting = setTimeout(load, 350, map);
-  } };
+  }, 350);
 }

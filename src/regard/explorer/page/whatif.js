@@ -65,7 +65,7 @@ function pictures(before, after, { map: name, head = "mean" }) {
   }));
 }
 
-export function whatIfView(run, model, { runAgain }) {
+export function view(run, model, { runAgain }) {
   const cross = run.maps.findLastIndex((map) => map.kind === "cross");
   const draft = { map: state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : Math.max(cross, 0),
     head: "all", row: "all", change: "uniform", key: 0 };

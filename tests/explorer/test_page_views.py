@@ -1,0 +1,304 @@
+"""Tests of the views of explorer/page/ in Chromium: search, trust, comparison, stages, gold links, export, recovery."""
+
+import io
+import json
+import math
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+import torch
+
+from regard.explorer.explored_model import ExploredModel
+from regard.explorer.explorer_routes import Explorer
+from regard.explorer.gold_links import GoldPair
+from regard.explorer.run_job import Job
+from regard.explorer.run_store import RunStore
+from regard.serving.generation_service import GenerationService
+from tests.explorer import toy
+from tests.explorer.toy import type_text, until
+from tests.serving.server import running, write_model
+
+TEXT = "the red dog sees a house"
+GOLD = [GoldPair("the red dog", "der roter hund", "0-0 1-1 2?2"), GoldPair("a man", "ein mann", "0-1")]
+
+
+def go(tab, address, **state):
+    tab.goto(f"{address}?{urlencode({'text': TEXT, **state})}")
+    until(tab, "document.getElementById('output').hasChildNodes()")
+
+
+@pytest.fixture(scope="module")
+def explored(model):
+    return ExploredModel(model, "toy")
+
+
+@pytest.fixture(scope="module")
+def two(model, tmp_path_factory):
+    """The address of two models, with gold links and few runs in memory."""
+    service = GenerationService(model, "toy", workers=1)
+    other = ExploredModel(toy.translator(tmp_path_factory.mktemp("other"), steps=60, seed=2), "early")
+    explorer = Explorer(service, RunStore(max_runs=2), others=[other], gold=GOLD)
+    service.extensions.append(explorer.add_routes)
+    with running(service) as client:
+        yield f"http://127.0.0.1:{client.port}/explore/"
+
+
+def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
+    go(tab, address, view="search", beam=3)
+    tab.wait_for_selector(".node.best")
+    tree = explored.search_tree(Job(TEXT, beam=3))
+    best = [tree["nodes"][i] for i in tree["hypotheses"][0]["nodes"]]
+    assert tab.locator(".node.best").count() == len(best)
+    # What hypotheses share is drawn once.
+    assert tab.locator(".node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
+    assert tab.locator(".tree .score").all_inner_texts() == [
+        f"{h['score']:.3f}".replace("-", "−") for h in tree["hypotheses"]
+    ]
+    tab.get_by_role("button", name="pruned", exact=True).click()
+    assert tab.locator(".node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+
+    tab.locator(".node.best").first.focus()  # keys follow the tree
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator(".node:focus").inner_text() == best[1]["token"].lstrip("▁")
+    assert "step 2, rank 1" in tab.inner_text(".panel")
+    tab.get_by_label("A word to force here").fill("kleiner")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".node.forced")
+    forced = explored.search_tree(Job(TEXT, beam=3, prefix=(best[0]["id"],)), "kleiner")
+    outputs = [tree["hypotheses"][0]["text"], forced["hypotheses"][0]["text"]]
+    assert tab.locator(".pair .answer").all_inner_texts() == outputs
+    assert "kleiner" in tab.locator(".pair ins").all_inner_texts()
+    assert tab.inner_text("#output .answer") == outputs[1]
+    assert tab.locator(".node.forced").all_inner_texts() == ["der", "kleiner"]
+    tab.reload()  # the address holds the forced tokens
+    tab.wait_for_selector(".node.forced")
+    tab.get_by_role("tab", name="Alignment").click()
+    tab.wait_for_selector(".lines button.word")
+    assert tab.locator(".lines button.word").all_inner_texts() == [*outputs[1].split(), "end"]
+    tab.get_by_role("button", name="release").click()
+    until(tab, f"document.querySelector('#output .answer').textContent === {json.dumps(outputs[0])}")
+
+    tab.expected.append("422")  # Chromium logs every failed request
+    tab.get_by_role("tab", name="Search").click()
+    tab.get_by_label("A word to force here").fill("日本")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#view .error').textContent.includes('not in the vocabulary')")
+
+
+def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
+    go(tab, address, view="trust", row=2)
+    tab.wait_for_selector(".figure")
+    run = explored.run(Job(TEXT))
+    figures = explored.trust(run, 2, None, lambda: False)["figures"]
+    shown = tab.locator(".figure .num").all_inner_texts()
+    assert shown == [f"{f['value']:.2f}".replace("-", "−") for f in figures]
+    assert tab.locator(".figure p:first-of-type").all_inner_texts() == [f["reading"] for f in figures]
+    assert tab.inner_text("main h2") == "Does attention explain hund?"
+    assert tab.locator(".scroll tbody tr").count() == 6
+    tab.locator("main .word[aria-pressed=true]").focus()
+    tab.keyboard.press("ArrowLeft")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('main h2').textContent.includes('roter')")
+    assert "token=1" in tab.url
+    tab.get_by_role("tab", name="Alignment").click()
+    tab.wait_for_selector(".trust-line button")
+    assert tab.inner_text(".trust-line").startswith("Can you trust it? For roter")
+
+
+def test_stages_limits_and_differences_of_heads(tab, address, explored):
+    go(tab, address, view="heads", map=1, head=0)
+    tab.get_by_role("button", name="+ mask").click()
+    until(tab, "document.querySelector('.reading').textContent.includes('largest')")
+    run = explored.run(Job(TEXT))
+    energies = np.frombuffer(explored.stage(run, 1, 0, "masked"), "<f4").reshape(run.map(1).shape[1:])
+    tab.locator(".matrix canvas").last.focus()
+    tab.keyboard.press("ArrowDown")
+    assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}")
+    tab.keyboard.press("End")
+    assert tab.inner_text(".reading").endswith("masked") and "stage=masked" in tab.url
+
+    found = run.diversity(1)
+    assert f"differ by {found['divergence']:.2f} bits" in tab.inner_text("main")
+    limit = sorted(x for m in run.describe("x")["maps"] for x in m["entropy"])[4]
+    tab.get_by_role("combobox", name="entropy").select_option("max")
+    tab.get_by_label("Limit of entropy").fill(str(math.ceil(limit * 10) / 10))
+    until(tab, "document.querySelectorAll('.thumb').length < 10")
+    expected = [m["entropy"] for m in run.describe("x")["maps"]]
+    count = sum(x <= math.ceil(limit * 10) / 10 for m in expected for x in m)
+    assert tab.locator(".thumb").count() == count and f"{count} of 10 heads" in tab.inner_text("main")
+    assert "entropy=max" in tab.url
+
+
+def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
+    other = "the small dog sees a man"
+    go(tab, address, view="compare", other=other)
+    tab.wait_for_selector(".triple canvas")
+    answers = [str(explored.run(Job(text)).output["text"]) for text in (TEXT, other)]
+    assert tab.locator(".pair .answer").all_inner_texts() == answers
+    assert tab.locator(".pair ins").all_inner_texts() == ["roter", "hausboot", "kleiner", "mann"]
+    difference = tab.locator(".triple canvas").nth(2)
+    difference.focus()
+    for _ in range(2):  # to hund → dog
+        tab.keyboard.press("ArrowDown" if _ == 0 else "ArrowRight")
+    weights = [explored.run(Job(text)).weights(4, None)[2, 2] for text in (TEXT, other)]
+    assert tab.inner_text(".result .reading") == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference)"
+
+    tab.get_by_role("button", name="pronoun probe").click()
+    tab.get_by_label("Text with two words to choose from").fill("the man/dog sees a ball")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".result table")
+    numbers = [float(x) for x in tab.locator(".result td.num").all_inner_texts()]
+    assert len(numbers) == 4 and numbers[0] > numbers[1] and numbers[3] > numbers[2]
+    assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference"]
+    tab.get_by_label("Text with two words to choose from").fill("no choice")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#view .error').textContent.startsWith('Write two words')")
+
+
+def test_gold_links_and_two_models(tab, two):
+    tab.goto(two)
+    tab.wait_for_selector(".score-line b")  # the first sentence of the gold file, with its translation
+    assert (
+        tab.inner_text("#output .answer") == "der roter hund" and tab.inner_text(".score-line b") == "0.000"
+    )
+    tab.get_by_role("textbox", name="Gold links").fill("0-1")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('.score-line b')?.textContent === '1.000'")
+    tab.expected.append("422")
+    tab.get_by_role("textbox", name="Gold links").fill("7-7")
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('.score-line .error') !== null")
+    tab.get_by_role("tab", name="Compare").click()
+    tab.wait_for_selector(".triple canvas")
+    assert tab.locator(".pair h3").all_inner_texts() == ["toy", "early"]
+    assert tab.locator(".triple canvas").count() == 3
+
+
+def test_every_export_is_a_file(tab, address):
+    go(tab, address)
+    tab.wait_for_selector(".lines button.word")
+    # PDF, which imports matplotlib, is in test_exports.py.
+    starts = {"SVG": b"<svg", "PNG": b"\x89PNG", "HTML": b"<!doctype html>", "NPZ": b"PK"}
+    for name, start in starts.items():
+        tab.locator("details.menu summary").click()
+        with tab.expect_download() as download:
+            tab.get_by_role("button", name=name).click()
+        until(tab, "!document.querySelector('details.menu').open")
+        content = open(download.value.path(), "rb").read()
+        assert content.startswith(start), name
+        expected = "attention.npz" if name == "NPZ" else f"cross-2-mean.{name.lower()}"
+        assert download.value.suggested_filename == expected
+    assert "decoder.layers.1.cross" in np.load(io.BytesIO(content))
+
+
+def test_long_texts_zoom_and_have_an_overview(tab, address):
+    go(tab, address, view="heads", map=0, head=0, text=" ".join(["the red dog sees"] * 60))
+    tab.wait_for_selector(".lines.long button.word")
+    canvas = tab.locator(".matrix canvas").last
+    size = "Number(document.querySelectorAll('.matrix canvas')[1].dataset.cell)"
+    before = tab.evaluate(size)
+    tab.get_by_role("button", name="Fit the whole matrix").last.click()
+    fitted = tab.evaluate(size)
+    assert fitted < before
+    assert tab.evaluate("(() => { const m = document.querySelectorAll('.matrix')[1];"
+                        " return m.scrollWidth <= m.clientWidth + 1; })()")  # fmt: skip
+    canvas.focus()
+    for key in ("+", "+", "+", "+"):
+        tab.keyboard.press(key)
+    assert tab.evaluate(size) > fitted * 3
+    tab.keyboard.press("End")
+    tab.keyboard.press("PageDown")
+    place = (
+        "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
+    )
+    far = tab.evaluate(place)
+    assert min(far) > 300  # the keys scroll to their cell
+    box = canvas.bounding_box()
+    tab.mouse.click(box["x"] + 8, box["y"] + 8)  # the overview in the corner scrolls back
+    assert max(tab.evaluate(place)) < 50
+    assert " attends to " in tab.inner_text(".reading")
+
+
+def test_dropped_runs_two_tabs_and_a_restart_are_survived(tab, two, model):
+    go(tab, two, view="heads")
+    tab.wait_for_selector(".thumb")
+    other = tab.context.new_page()
+    for text in ("a man", "a ball", "a dog"):  # the server keeps two runs
+        go(other, two, text=text)
+    assert other.inner_text("#output .answer") != tab.inner_text("#output .answer")
+    tab.expected.append("404")  # Chromium logs every failed request
+    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
+    until(tab, "document.querySelector('.reading').textContent.includes('attends to')")
+    assert tab.locator("#error").is_hidden()
+    other.close()
+
+
+def test_the_page_waits_for_a_server_that_comes_back(tab, model):
+    def served():
+        service = GenerationService(model, "toy", workers=1)
+        service.extensions.append(Explorer(service).add_routes)
+        return service
+
+    tab.expected.append("ERR_CONNECTION_REFUSED")
+    with running(served()) as client:
+        address = f"http://127.0.0.1:{client.port}/explore/"
+        go(tab, address)
+        tab.wait_for_selector(".lines button.word")
+    tab.fill("#text", "the dog")
+    tab.press("#text", "Enter")
+    until(tab, "document.getElementById('error').textContent.startsWith('The server does not answer')")
+    with running(served(), port=client.port):
+        until(tab, "document.querySelector('#output .answer').textContent === 'der hund'")
+        assert tab.locator("#error").is_hidden()
+        tab.goto("about:blank")
+
+
+def test_a_model_that_fails_while_it_decodes_is_one_sentence(tab, tmp_path):
+    torch.manual_seed(3)
+    model = write_model(tmp_path)
+    service = GenerationService(model, "small", workers=1)
+    explorer = Explorer(service)
+    service.extensions.append(explorer.add_routes)
+    steps = {"left": 10_000}
+
+    def fail_late(module, inputs, output):
+        steps["left"] -= 1
+        if steps["left"] == 0:
+            raise RuntimeError("out of memory")
+
+    explorer.explored.model.decoder.layers[0].register_forward_hook(fail_late)
+    with running(service) as client:
+        tab.goto(f"http://127.0.0.1:{client.port}/explore/?view=whatif&text=ein+Hund")
+        tab.wait_for_selector(".controls select")
+        before = tab.inner_text("#output .answer")
+        steps["left"] = 3
+        tab.expected.append("500")
+        type_text(tab, "zwei Hunde")
+        message = tab.inner_text("#error")
+        assert message and "Traceback" not in message and "\n" not in message
+        assert tab.inner_text("#output .answer") == before  # the last result stays
+        type_text(tab, "zwei Hunde")  # and the model works again
+        assert tab.locator("#error").is_hidden()
+        tab.goto("about:blank")
+
+
+READY = {"alignment": ".lines button.word", "heads": ".thumb", "search": ".node", "whatif": ".controls select",
+         "trust": ".figure", "compare": ".triple canvas", "mechanism": ".calc"}  # fmt: skip
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_axe_finds_no_accessibility_violation(tab, address, scheme):
+    axe = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+    tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    go(tab, address, text="the dog", links="0-0", other="a man", mode="text")
+    tab.evaluate(axe.AXE_SCRIPT)
+    violations = {}
+    for view, selector in READY.items():
+        tab.locator(f"#tab-{view}").click()
+        tab.wait_for_selector(selector)
+        found = tab.evaluate(f"axe.run({{runOnly: {json.dumps(TAGS)}, resultTypes: ['violations']}})")
+        violations[view] = [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in found["violations"]]
+    assert violations == {view: [] for view in READY}
