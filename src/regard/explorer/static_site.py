@@ -75,20 +75,20 @@ def _unsupported(model: Any) -> Iterator[str]:
         if options["kind"] not in kinds:
             yield (
                 f"its {side} is of kind {options['kind']}, and the engine of the page has {' and '.join(kinds)}; "
-                "use regard explore"
+                "use `regard explore`"
             )
             continue
         for key, values in kinds[options["kind"]].items():
             if options[key] not in values:
                 yield (
                     f"its {side} has {key}: {options[key]}, and the engine of the page has "
-                    f"{' or '.join(map(str, values))}; use regard explore"
+                    f"{' or '.join(map(str, values))}; use `regard explore`"
                 )
     for tokenizer in (model.source_tokenizer, model.target_tokenizer):
         if tokenizer.kind not in TOKENIZERS:
             yield (
                 f"its tokenizer is of kind {tokenizer.kind}, and the engine of the page has "
-                f"{', '.join(TOKENIZERS)}; use regard explore"
+                f"{', '.join(TOKENIZERS)}; use `regard explore`"
             )
 
 
