@@ -29,40 +29,50 @@ def repeats(text, n):
     return len(grams) != len(set(grams))
 
 
-def assert_outputs(model, keeps, **constraints):
-    """The search finds the texts that keep the rule, all of them and in order."""
-    wanted = [(text, score) for text, score in ranked(every_text(model, LIMIT)) if keeps(text[0])]
-    outputs = translate_tokens(
+def outputs(model, **constraints):
+    """The outputs of a beam that is large enough for all of them, with their scores."""
+    hypotheses = translate_tokens(
         model,
         [SOURCE],
         strategy=Beam(400),
         constraints=TokenConstraints(**constraints),
         limits=Limits(max_length=LIMIT),
     )[0]
-    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
-    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-9)
+    return [(((*h.tokens,), h.ended), h.score) for h in hypotheses]
+
+
+def allowed(model, keeps):
+    """All outputs that keep the rule, best first, with their scores."""
+    texts = ranked(every_text(model, LIMIT))
+    return [(text, pytest.approx(score, abs=1e-9)) for text, score in texts if keeps(text[0])]
 
 
 @pytest.mark.parametrize("decoder", FEW)
 def test_a_minimum_length_allows_all_longer_outputs(decoder):
-    assert_outputs(tiny(decoder), lambda text: len(text) >= 2, min_length=2)
+    model = tiny(decoder)
+    assert outputs(model, min_length=2) == allowed(model, lambda text: len(text) >= 2)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
 def test_forbidden_phrases_exclude_exactly_the_outputs_with_them(decoder, words):
-    assert_outputs(tiny(decoder), lambda text: not any(holds(text, w) for w in words), forbidden=words)
+    model = tiny(decoder)
+    assert outputs(model, forbidden=words) == allowed(
+        model, lambda text: not any(holds(text, w) for w in words)
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_is_repeated(n):
-    assert_outputs(tiny(), lambda text: not repeats(text, n), no_repeat=n)
+    model = tiny()
+    assert outputs(model, no_repeat=n) == allowed(model, lambda text: not repeats(text, n))
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("prefix", [(5,), (4, 4), (6, 1, 5)])
 def test_all_outputs_begin_with_the_prefix(decoder, prefix):
-    assert_outputs(tiny(decoder), lambda text: text[: len(prefix)] == prefix, prefixes=[prefix])
+    model = tiny(decoder)
+    assert outputs(model, prefixes=[prefix]) == allowed(model, lambda text: text[: len(prefix)] == prefix)
 
 
 def test_a_prefix_has_priority_over_other_constraints():
@@ -89,12 +99,18 @@ REQUIRED = [
 
 @pytest.mark.parametrize("required", REQUIRED)
 def test_a_large_beam_finds_exactly_the_outputs_with_required_phrases(required):
-    assert_outputs(tiny(), lambda text: all(holds(text, words) for words in required), required=[required])
+    model = tiny()
+    assert outputs(model, required=[required]) == allowed(
+        model, lambda text: all(holds(text, words) for words in required)
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_required_phrases_work_with_every_decoder(decoder):
-    assert_outputs(tiny(decoder), lambda text: holds(text, (4, 5)) and 6 in text, required=[[(4, 5), (6,)]])
+    model = tiny(decoder)
+    assert outputs(model, required=[[(4, 5), (6,)]]) == allowed(
+        model, lambda text: holds(text, (4, 5)) and 6 in text
+    )
 
 
 @pytest.mark.parametrize("required", REQUIRED)
@@ -114,11 +130,11 @@ def test_a_small_beam_contains_the_required_phrases(required, size):
 
 
 def test_required_phrases_with_prefix_and_other_constraints():
-    assert_outputs(
-        tiny(),
-        lambda text: text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1),
-        required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1,
-    )  # fmt: skip
+    def keeps(text):
+        return text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1)
+
+    model = tiny()
+    assert outputs(model, required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1) == allowed(model, keeps)
 
 
 def test_required_phrases_of_some_sentences_do_not_change_the_others():

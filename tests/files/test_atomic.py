@@ -114,24 +114,17 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
-def assert_full(place, result):
-    lines = result.stdout.splitlines()
-    assert len(lines) == 2 and all(
-        "File too large" in line and "free some space" in line for line in lines
-    ), result
-    verify_complete(place / "step-00000001")
-    assert (place / "file").read_bytes() == b"old"
-    assert sorted(f.name for f in place.iterdir()) == ["file", "step-00000001"]
-
-
 def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
     write_folder(tmp_path / "step-00000001", fill_with("one"))
     (tmp_path / "file").write_bytes(b"old")
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
-    assert_full(
-        tmp_path,
-        subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True),
-    )
+    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2, result
+    assert all("File too large" in line and "free some space" in line for line in lines), result
+    verify_complete(tmp_path / "step-00000001")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "step-00000001"]
 
 
 IN_A_SMALL_DISK = """

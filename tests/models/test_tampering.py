@@ -83,22 +83,28 @@ def test_a_tampered_model_is_refused_with_a_sentence(copied, tampering):
     if not tampering.startswith("checksums.json"):
         (copied / "checksums.json").unlink()
     TAMPERINGS[tampering](copied)
-    assert_refused(lambda: folders.load(copied), copied)
+    message = refusal(lambda: folders.load(copied))
+    assert is_sentence(message, copied), message
 
 
-def assert_refused(call, path):
+def refusal(call):
+    """The message of the error that a call raises."""
     with pytest.raises(RegardError) as error:
         call()
-    output = str(error.value)
-    assert str(path) in output and "\n" not in output and 40 < len(output) < 600, output
     assert not isinstance(error.value.__cause__, Exception)
+    return str(error.value)
+
+
+def is_sentence(message, path):
+    return str(path) in message and "\n" not in message and 40 < len(message) < 600
 
 
 @pytest.mark.parametrize("tampering", READERS)
 def test_a_tampered_tagger_is_refused_with_a_sentence(tmp_path, tagger, tampering):
     path = shutil.copytree(tagger, tmp_path / "tagger")
     READERS[tampering](path)
-    assert_refused(lambda: folders.load(path), path)
+    message = refusal(lambda: folders.load(path))
+    assert is_sentence(message, path), message
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +130,8 @@ def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering)
         result.bm25_search("text number 3", 3)
         return [list(part.documents()) for part in result.segments], result.document(29)
 
-    assert_refused(search, path)
+    message = refusal(search)
+    assert is_sentence(message, path), message
 
 
 @pytest.mark.parametrize("value", [None, 7, b"x", "", "a\0b", ["x"]])

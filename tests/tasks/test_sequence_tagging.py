@@ -81,7 +81,7 @@ def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
     uninterrupted = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
     train(recipe(tmp_path, training__steps=20), folder=tmp_path / "half", quiet=True)
     resume(tmp_path / "half", overrides=["training.steps=40"], quiet=True)
-    tiny.assert_same_run(tmp_path / "half", uninterrupted.folder)
+    assert tiny.differences(tmp_path / "half", uninterrupted.folder) == []
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_checkpoint_restores_weights_optimizer_and_random_numbers(tmp_path):
     assert position == {"epoch": 1} and torch.equal(torch.rand(3), drawn)
     restored = checkpoint.named_tensors(other)
     assert {"model.weight", "optimizer.weight.exp_avg", "optimizer.weight.step"} <= set(restored)
-    tiny.assert_same_tensors(restored, expected)
+    assert tiny.same_tensors(restored, expected)
 
 
 def test_the_state_is_copied_when_it_is_collected(tmp_path):

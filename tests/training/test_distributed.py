@@ -64,7 +64,7 @@ def test_torchrun_restarts_a_killed_process_and_the_run_is_identical(two, tmp_pa
     os.kill(victim, signal.SIGKILL)
     output = tiny.finish(process)
     assert "resuming after step" in output and int((tmp_path / "pid-1").read_text(encoding="utf-8")) != victim
-    tiny.assert_same_run(tmp_path / "run", two / "run")
+    assert tiny.differences(tmp_path / "run", two / "run") == []
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_sigterm_to_torchrun_saves_and_the_resumed_run_is_identical(two, tmp_pat
         and not (tmp_path / "run" / "model").exists()
     )
     tiny.finish(tiny.torchrun(two, "resume", None, tmp_path / "run"))
-    tiny.assert_same_run(tmp_path / "run", two / "run")
+    assert tiny.differences(tmp_path / "run", two / "run") == []
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_after_six_random_kills_the_run_is_identical(two, tmp_path):
     print(
         f"restarted {output.count('resuming after step') + output.count('starts from the beginning')} times"
     )
-    tiny.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert tiny.differences(tmp_path / "run", tmp_path / "whole") == []
 
 
 def test_one_process_resumes_a_run_of_two_with_the_same_batches(two, tmp_path):

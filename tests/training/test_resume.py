@@ -32,7 +32,7 @@ def kill_repeatedly(folder, reference, length, kills, draw, **changes):
             done += 1
             continue
         process.finish()
-        tiny.assert_same_run(run, reference)
+        assert tiny.differences(run, reference) == []
         runs += 1
         os.rename(run, folder / f"finished-{runs}")
     return done, runs
@@ -105,13 +105,13 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(finished, b
         last.write_bytes(content)
     output = tiny.start(finished, "resume", None, broken / "run").finish()
     assert "damaged" in output and "the checkpoint before it is used" in output
-    tiny.assert_same_run(broken / "run", finished / "run")
+    assert tiny.differences(broken / "run", finished / "run") == []
 
 
 def test_resuming_a_finished_run_ends_at_once(finished, broken):
     output = tiny.start(finished, "resume", None, broken / "run").finish()
     assert "resuming after step 60" in output
-    tiny.assert_same_run(broken / "run", finished / "run")
+    assert tiny.differences(broken / "run", finished / "run") == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -126,7 +126,7 @@ def test_a_signal_saves_and_the_resumed_run_is_identical(finished, tmp_path, num
     assert result["signal"] == number and "stopping after this step" in output
     assert not (tmp_path / "run" / "model").exists() and (tmp_path / "run" / "curves.png").is_file()
     tiny.start(finished, "resume", None, tmp_path / "run").finish()
-    tiny.assert_same_run(tmp_path / "run", finished / "run")
+    assert tiny.differences(tmp_path / "run", finished / "run") == []
 
 
 def test_two_signals_stop_at_once(finished, tmp_path):
@@ -151,4 +151,4 @@ def test_a_full_disk_is_a_clear_error_and_the_run_can_be_resumed(finished, tmp_p
     ]
     assert left == []
     tiny.start(finished, "resume", None, tmp_path / "run").finish()
-    tiny.assert_same_run(tmp_path / "run", finished / "run")
+    assert tiny.differences(tmp_path / "run", finished / "run") == []

@@ -187,16 +187,17 @@ def last_tensors(run):
     return load_file(step_folders(run / "checkpoints")[-1] / "tensors.safetensors")
 
 
-def assert_same_tensors(one, other):
-    assert one.keys() == other.keys()
-    assert all(one[name].equal(other[name]) for name in one)
+def same_tensors(one, other):
+    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
 
-def assert_same_run(one, other):
-    """Assert that final models, last checkpoints and logs are identical."""
-    assert_same_tensors(weights(one), weights(other))
+def differences(one, other):
+    """Return what differs between two runs: final weights, last checkpoint, logs; empty if nothing does."""
     last = [step_folders(run / "checkpoints")[-1].name for run in (one, other)]
-    assert last[0] == last[1]
-    assert_same_tensors(last_tensors(one), last_tensors(other))
-    for event in ("train", "validation"):
-        assert log(one, event) == log(other, event)
+    equal = {
+        "weights": same_tensors(weights(one), weights(other)),
+        "last checkpoint": last[0] == last[1] and same_tensors(last_tensors(one), last_tensors(other)),
+        "training log": log(one, "train") == log(other, "train"),
+        "validation log": log(one, "validation") == log(other, "validation"),
+    }
+    return [name for name, is_equal in equal.items() if not is_equal]

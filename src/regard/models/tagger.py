@@ -266,7 +266,7 @@ class Tagger(Model):
             (number, text)
             for number, words in enumerate(sentences)
             if words
-            for text in self._split(list(map(one_word, words)))
+            for text in self.split_words(list(map(one_word, words)))
         ]
         texts, piece_tags = [text for _, text in pieces], [[] for _ in pieces]
         self.eval()
@@ -284,7 +284,7 @@ class Tagger(Model):
             all_tags[number] += tags
         return all_tags
 
-    def _split(self, words: list[str]) -> Iterator[str]:
+    def split_words(self, words: list[str]) -> Iterator[str]:
         """Split a sentence into texts that fit a learned position table; usually it is one."""
         most = max_positions(self.encoder) if self.subwords else None
         room = None if most is None else most - 1 - self.prepend_bos

@@ -80,8 +80,9 @@ def word_weights(cross: Tensor, source: Words, target: Words) -> Tensor:
 
 
 def _bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return what a token adds to the text, in UTF-8; a byte-bpe token may be part of a character, and a special or
-    language token adds nothing.
+    """Return what a token adds to the text, in UTF-8.
+
+    A byte-bpe token may be part of a character; special and language tokens add nothing.
     """
     if (token <= EOS and token != UNK) or token in tokenizer._skipped:
         return b""
