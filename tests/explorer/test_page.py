@@ -175,8 +175,10 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     tab.goto(f"{address}?view=heads")
     type_text(tab, text)
     tab.wait_for_selector(".thumb")
-    for view in ("Alignment", "What if", "Heads"):
+    ready = {"Search": ".node", "Trust": ".figure, .empty", "Compare": "#view .ask", "What if": "#view select"}
+    for view, selector in ready.items():
         tab.get_by_role("tab", name=view).click()
+        tab.wait_for_selector(selector)
     assert tab.locator("main script, main img").count() == 0
     assert tab.input_value("#text") == text
     tab.get_by_role("tab", name="Alignment").click()
@@ -190,6 +192,10 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     tab.expected.append("422")  # Chromium logs every failed request
     type_text(tab, "dog " * 600)
     assert "at most 512" in tab.inner_text("#error")
+    type_text(tab, "dog " * 10_000)
+    assert "at most 10,000" in tab.inner_text("#error")
+    type_text(tab, "\u200b\u200b")  # no space, and no token either, or one that is unknown
+    assert tab.inner_text("#output").strip() and "Traceback" not in tab.inner_text("#error")
     type_text(tab, "   ")
     assert tab.inner_text("#error") == "Type a text first."
     type_text(tab, "the red dog")
@@ -210,7 +216,7 @@ def test_long_texts_scroll_in_their_lines(tab, address):
 def test_nothing_is_wider_than_the_screen(tab, address, width):
     tab.set_viewport_size({"width": width, "height": 800})
     tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")
-    for view in ("Alignment", "Heads", "What if", "Mechanism"):
+    for view in ("Alignment", "Heads", "Search", "What if", "Trust", "Compare", "Mechanism"):
         tab.get_by_role("tab", name=view).click()
         tab.wait_for_timeout(60)
         assert tab.evaluate("document.documentElement.scrollWidth") == width, view

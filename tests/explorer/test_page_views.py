@@ -1,8 +1,9 @@
-"""Tests of the views of explorer/page/ in Chromium: search, trust, comparison, stages, gold links, export, recovery."""
+"""Tests of the views of explorer/page/ in Chromium: search, trust, compare, gold links, export, recovery."""
 
 import io
 import json
 import math
+from pathlib import Path
 from urllib.parse import urlencode
 
 import numpy as np
@@ -185,7 +186,7 @@ def test_every_export_is_a_file(tab, address):
         with tab.expect_download() as download:
             tab.get_by_role("button", name=name).click()
         until(tab, "!document.querySelector('details.menu').open")
-        content = open(download.value.path(), "rb").read()
+        content = Path(download.value.path()).read_bytes()
         assert content.startswith(start), name
         expected = "attention.npz" if name == "NPZ" else f"cross-2-mean.{name.lower()}"
         assert download.value.suggested_filename == expected
@@ -284,7 +285,7 @@ def test_a_model_that_fails_while_it_decodes_is_one_sentence(tab, tmp_path):
         tab.goto("about:blank")
 
 
-READY = {"alignment": ".lines button.word", "heads": ".thumb", "search": ".node", "whatif": ".controls select",
+READY = {"alignment": ".lines button.word", "heads": ".thumb", "search": ".node", "whatif": "#view select",
          "trust": ".figure", "compare": ".triple canvas", "mechanism": ".calc"}  # fmt: skip
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 

@@ -45,6 +45,7 @@ async function show(name) {
   set({ view: name });
   showTabs();
   if (focused) byId(`tab-${name}`)?.focus();
+  byId(`tab-${name}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   const view = VIEWS[name];
   const needsRun = !view.alone;
   page.view.setAttribute("aria-labelledby", `tab-${name}`);
@@ -179,7 +180,6 @@ function showModel() {
   page.model.textContent = [model.name, model.kind, direction, `${size} parameters`].filter(Boolean).join(" · ");
   document.title = `${model.name} · regard explorer`;
   page.go.textContent = VERBS[model.task];
-  page.text.setAttribute("maxlength", model.limits.characters);
   page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
   byId("to-field").hidden = !choices.length;
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);

@@ -13,7 +13,7 @@ export function token(text) {
 export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]/u.test(text));
 
 /** A token among others: with marks, one that continues a word starts with a hyphen. */
-export const part = (text, marks) => (marks && !/^[▁Ġ<]/u.test(text) ? `‑${token(text)}` : token(text));
+export const part = (text, marks) => (marks && /^[\p{L}\p{M}\p{N}]/u.test(text) ? `‑${token(text)}` : token(text));
 
 export const weight = (w) => (w >= 0.0005 || w === 0 ? w.toFixed(3) : w.toExponential(1));
 export const percent = (p) => (p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %");

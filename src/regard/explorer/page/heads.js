@@ -134,7 +134,7 @@ export function headsView(run, model, actions) {
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
     title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
-    detail.textContent = [`entropy ${map.entropy[head].toFixed(2)} bits`, map.distance ? `distance ${map.distance[head].toFixed(1)} tokens` : "", "on average"].filter(Boolean).join(", ").replace(", on", " on");
+    detail.textContent = `entropy ${map.entropy[head].toFixed(2)} bits${map.distance ? ` · distance ${map.distance[head].toFixed(1)} tokens` : ""}`;
     const weights = await api.head(run, index, head, stage);
     shownStage = stage;
     rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));

@@ -27,7 +27,7 @@ function lines(tree, pruned) {
     if (line.has(i) || (node.status === "pruned" && !pruned)) return;
     const path = follow(i).filter((j) => !line.has(j));
     let at = line.get(node.parent) + 1;
-    while ((ends[at] ?? 0) >= node.step) at++;
+    while ((ends[at] ?? -1) >= node.step - 1) at++; // a gap, or it would seem to continue what stands before it
     for (const j of path) line.set(j, at);
     ends[at] = nodes[path.at(-1)].step;
   });

@@ -8,6 +8,7 @@ const DEFAULTS = {
   target: "", links: "", // a given translation, and gold links
   mode: "", other: "", // of the comparison
 };
+const LONGEST = 4000; // characters; a longer text is not put into the address
 export const state = { ...DEFAULTS };
 
 export function readAddress() {
@@ -18,7 +19,7 @@ export function readAddress() {
 export function set(changes) {
   for (const [key, value] of Object.entries(changes)) state[key] = String(value);
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(state)) if (value !== DEFAULTS[key]) query.set(key, value);
+  for (const [key, value] of Object.entries(state)) if (value !== DEFAULTS[key] && value.length <= LONGEST) query.set(key, value);
   const text = query.toString();
   history.replaceState(null, "", text ? `?${text}` : location.pathname);
 }
