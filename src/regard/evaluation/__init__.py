@@ -10,6 +10,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.evaluation import by_length, classification, training_cost
+    from regard.evaluation.bias_probes import BiasProbe, bias_probe
     from regard.evaluation.bleu import brevity_penalty, ngrams, precision, sentence_bleu
     from regard.evaluation.by_length import bleu_by_length
     from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MEASURES",
     "RATES",
+    "BiasProbe",
     "Comparison",
     "Cost",
     "Draws",
@@ -47,6 +49,7 @@ __all__ = [
     "PropertyResult",
     "TimesByLength",
     "TrainingCost",
+    "bias_probe",
     "bleu_by_length",
     "brevity_penalty",
     "by_length",
@@ -75,6 +78,8 @@ __all__ = [
 __getattr__ = exported(
     __name__,
     {
+        "BiasProbe": "bias_probes",
+        "bias_probe": "bias_probes",
         "Comparison": "significance",
         "Draws": "significance",
         "MetricComparison": "significance",
