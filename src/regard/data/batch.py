@@ -83,7 +83,7 @@ class Batch:
         return len(self.rows)
 
 
-def _holds_frames(value: Any) -> bool:
+def _holds_frames(value: Any) -> TypeGuard[Tensor]:
     """True for numbers (batch, time, channels)."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
 

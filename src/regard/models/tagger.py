@@ -129,7 +129,8 @@ class Tagger(Model):
         prepend_bos: bool = False,
     ) -> None:
         super().__init__()
-        self.source, self.characters, self.encoder = source, characters, encoder
+        self.source: Any = source
+        self.characters, self.encoder = characters, encoder
         self.output, self.crf = output, crf
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
         self.subwords, self.prepend_bos = subwords, prepend_bos
