@@ -21,8 +21,8 @@ from regard.errors import RegardError
 from regard.files.atomic import write_file
 
 RECIPE = """\
-# A handwritten digit as a sequence: 8 rows of 8 pixels. Trained on the first half of scikit-learn's digits, of
-# which 100 are for validation, tested on the second half, as scikit-learn's own example.
+# A handwritten digit as a sequence: 8 rows of 8 pixels. Trained on the first half of scikit-learn's digits,
+# 100 of it for validation, tested on the second half, as scikit-learn's own example.
 name: digits
 task: classify
 seed: 1
