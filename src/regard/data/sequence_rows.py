@@ -15,7 +15,7 @@ from regard.data.reader_choice import JSON, open_table
 from regard.data.readers import ROWS, Advance, Block, ConcatRows, JsonLines, Rows, Text, ignore
 from regard.data.row_formats import RowFormat
 from regard.data.sequence_files import read_sequence, sequence_count, split_reference
-from regard.data.text_files import check_file, suffix
+from regard.data.text_files import check_file, is_unreadable, suffix
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 from regard.files.checksums import file_sha256
@@ -73,7 +73,7 @@ class SequenceTable(Rows):
             yield [self._resolved(reference) for reference in references], targets
 
     def _resolved(self, reference: str) -> str:
-        unreadable = not reference.strip() or reference[:1] == "\udcff"
+        unreadable = not reference.strip() or is_unreadable(reference)
         return reference if unreadable else str(self.files[0].parent / reference)
 
 
@@ -147,7 +147,7 @@ class SequenceRowFormat(RowFormat):
         if self.labels != "word":
             return self.of.check(rows, target)
         for number, (reference, tags) in enumerate(rows):
-            if not reference.strip() or reference[:1] == "\udcff" or not tags.strip():
+            if not reference.strip() or is_unreadable(reference) or not tags.strip():
                 continue
             frames, count = len(read_sequence(reference)), len(tags.split(" "))
             if frames != count:

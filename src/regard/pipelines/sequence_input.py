@@ -14,7 +14,7 @@ from regard.data.text_files import suffix
 from regard.errors import OptionError
 from regard.models.folder import model_in, read_config
 from regard.pipelines.input import Layout, Source, WholeLine
-from regard.pipelines.table import Place, find_place
+from regard.pipelines.table import TextLocation, locate_text
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def open_sequences(
     *,
     header: bool = False,
     strict: bool = False,
-) -> tuple[Source, Place]:
+) -> tuple[Source, TextLocation]:
     """The input lines, each the name of a sequence, and where the name is in them.
 
     `names` are sequences; with `files` (-i) they are more files. A file is an array, or a list or table with
@@ -52,11 +52,11 @@ def open_sequences(
     paths = [*(files or []), *(map(Path, names) if files else [])]
     if not paths and names:
         references = tuple(reference for name in names for reference in _references(Path(name)))
-        return Source(texts=references), Place(WholeLine())
+        return Source(texts=references), TextLocation(WholeLine())
     arrays = [path for path in paths if path.suffix == ".npy"]
     if arrays and len(arrays) == len(paths):
         references = tuple(reference for path in arrays for reference in _references(path))
-        return Source(texts=references), Place(WholeLine())
+        return Source(texts=references), TextLocation(WholeLine())
     paths = paths or [Path("-")]
     folders = {path.parent for path in paths}
     if arrays or len(folders) > 1:
@@ -68,7 +68,7 @@ def open_sequences(
     if column is None and field is None:
         column = _usual_column(paths[0])
         field = "file" if suffix(paths[0]) in JSON else None
-    place = find_place(paths, column, field, header)
+    place = locate_text(paths, column, field, header)
     layout = InFolder(place.layout, paths[0].parent)
     return Source(tuple(paths), layout=layout, strict=strict, header=place.header), place
 

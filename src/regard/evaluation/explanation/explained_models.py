@@ -164,7 +164,7 @@ class ExplainedTagger(ExplainedModel):
     def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
         model = self.model
         words = [one_word(word.text) for word in word_splitter(model)(text)][: self._max_words()]
-        line = next(model._parts(words)) if words else ""
+        line = next(model._split(words)) if words else ""
         ids = [*require_tokens(model.source_tokenizer.encode(line), text), EOS]
         tensor, lengths = torch.tensor([ids]), torch.tensor([len(ids)])
         tokens, _, counts = model.read(tensor, lengths)
