@@ -77,11 +77,12 @@ class Task:
     def read(self, split: str) -> tuple[list[str], list[str], list[Gold]]:
         """English texts, the others, and gold links (English word, other word)."""
         folder = corpus_folder(self.gold)
-        texts = [
+        english, other = (
             [line for block in lines(folder / f"{split}.{x}.gz") for line in block]
             for x in ("en", self.language)
-        ]
-        return *texts, read_gold(folder / f"{split}.{self.links}.gz", base=self.base, flip=self.flip)
+        )
+        gold = read_gold(folder / f"{split}.{self.links}.gz", base=self.base, flip=self.flip)
+        return english, other, gold
 
 
 TASKS = {

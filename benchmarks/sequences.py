@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def write_digits(folder: Path) -> None:
     """Write scikit-learn's digits: the first 798 images, 100 for validation, the second half for testing."""
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
+    digits: Any = load_digits()
     half = len(digits.images) // 2
     parts = {"train": slice(0, half - 100), "validation": slice(half - 100, half), "test": slice(half, None)}
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ class SequencePreparation:
                     lines.append(np.array([number], np.int64))
                 progress.advance(len(numbers))
         if not self.report.kept:
-            raise DataError(self.report.nothing(self.rows))
+            raise DataError(self.report.no_rows_message(self.rows))
         meta = {
             "checksum": checksum,
             "rows": self.report.kept,

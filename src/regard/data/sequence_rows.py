@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.column_detection import ColumnRoles
-from regard.data.prepare import Prepared
 from regard.data.reader_choice import JSON, open_table
 from regard.data.readers import ROWS, Advance, Block, ConcatRows, JsonLines, Rows, Text, ignore
 from regard.data.row_formats import RowFormat
@@ -20,7 +19,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 from regard.files.checksums import file_sha256
 
-FEW = 500  # sequences; below this a warning is given
+MIN_ROWS = 500  # sequences; below this a warning is given
 COLUMNS = ColumnRoles(
     ("file", "target"),
     (
@@ -117,7 +116,7 @@ class SequenceRowFormat(RowFormat):
     """The rows of a task whose source is a sequence of numbers instead of a text."""
 
     sequences = True
-    unit, enough = "sequences", FEW
+    unit, min_rows = "sequences", MIN_ROWS
 
     def __init__(self, of: RowFormat) -> None:
         self.of, self.task, self.labels, self.classes = of, of.task, of.labels, of.classes
@@ -157,10 +156,7 @@ class SequenceRowFormat(RowFormat):
                 )
         return None
 
-    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
-        return RowFormat.scarce(self, train, validation, target)
-
-    def little(self) -> str:
+    def scarcity_advice(self) -> str:
         return "a model overfits; add sequences"
 
 

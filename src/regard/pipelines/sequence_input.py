@@ -77,7 +77,7 @@ def _usual_column(path: Path) -> str | None:
     """The name of the column of file names in a table with a header; else the first column."""
     if suffix(path) not in TABLES or not path.is_file() or not path.stat().st_size:
         return None
-    first = [cell.strip().lower() for cell in detect_table(path, alone=True).rows[0]]
+    first = [cell.strip().lower() for cell in detect_table(path, one_column=True).rows[0]]
     return next((name for name in COLUMNS.names[0] if name in first), "1")
 
 
