@@ -3,7 +3,7 @@
     python -m benchmarks.sequences digits digits      1,797 images of 8 × 8 as 8 frames of 8 channels
     regard train digits/classify.yaml
     python -m benchmarks.sequences baseline digits    logistic regression on the flattened frames
-    python -m benchmarks.sequences baseline signals   the same for the recordings of regard.data.signals
+    python -m benchmarks.sequences baseline signals   the same for the recordings of regard.data.keyword_signals
 
 Needs scikit-learn: pip install "regard[interactions]".
 """

@@ -1,4 +1,4 @@
-"""Tests of bias_probes.py and probed_models.py against values worked by hand, and of the command."""
+"""Tests of bias_probes.py, probed_models.py and the command, cli/probe.py, against values worked by hand."""
 
 import json
 import math

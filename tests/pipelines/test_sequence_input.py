@@ -10,7 +10,7 @@ import pytest
 
 import regard
 from regard.cli import main
-from regard.data.signals import recordings
+from regard.data.keyword_signals import recordings
 from regard.errors import OptionError, RegardError
 from regard.evaluation.evaluate import data_section, evaluate
 from regard.pipelines.sequence_input import open_sequences

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.data.row_formats import RowFormat
 from regard.data.sequence_rows import SequenceRowFormat
 from regard.errors import OptionError
+from regard.models.embedding import Embedding
 from regard.models.options import INPUTS, InputOptions
 
 
@@ -54,7 +55,7 @@ class FrameInputOptions(InputOptions):
 
 def require_text(model: Any, what: str) -> None:
     """Raise an OptionError if the model reads sequences of numbers; `what` is what it is needed for."""
-    if isinstance(getattr(model, "source", None), FrameProjection):
+    if not isinstance(getattr(model, "source", None), Embedding | None):
         raise OptionError(
             f"{what} takes a model that reads text, and this {model.kind} reads sequences of numbers; "
             f"use it with `{model.command}` or from Python"

@@ -1,8 +1,8 @@
-"""Tests of signals.py: the recordings hold the words that their targets say."""
+"""Tests of keyword_signals.py: the recordings hold the words that their targets say."""
 
 import numpy as np
 
-from regard.data.signals import LENGTH, WORDS, recordings
+from regard.data.keyword_signals import LENGTH, WORDS, recordings
 from regard.data.tag_schemes import spans
 
 

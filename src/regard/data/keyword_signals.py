@@ -1,6 +1,6 @@
 """Keyword-like signals: recordings made by a script, for models that read sequences of numbers.
 
-    python -m regard.data.signals signals
+    python -m regard.data.keyword_signals signals
 
 A recording has 48 frames of 8 channels of noise, and one to three words of 8 frames, each a tone that moves
 through the channels. The targets are its first word (.labels), a tag for each frame (.tags) and all words in
@@ -75,7 +75,7 @@ def make_signals(folder: str | Path, seed: int = 1) -> Path:
 
 def main(arguments: list[str]) -> None:
     if len(arguments) not in (1, 2) or (len(arguments) == 2 and not arguments[1].isdecimal()):
-        raise OptionError("usage: python -m regard.data.signals FOLDER [SEED]")
+        raise OptionError("usage: python -m regard.data.keyword_signals FOLDER [SEED]")
     folder = make_signals(arguments[0], *map(int, arguments[1:]))
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in SPLITS.items())} recordings")
 
