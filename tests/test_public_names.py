@@ -44,12 +44,14 @@ SUBPACKAGES = {
         ShapeError
     """,
     "evaluation": """
-        Comparison Cost Draws FaithfulnessResult LanguageScores LayerTime MEASURES MeasureOptions
-        MetricComparison PropertyResult RATES TimesByLength TrainingCost bleu_by_length brevity_penalty
-        by_length classification
+        BiasProbe Comparison Cost Draws FaithfulnessResult LanguageScores LayerTime MEASURES MeasureOptions
+        MetricComparison PropertyResult RATES TimesByLength TrainingCost bias_probe bleu_by_length
+        brevity_penalty
+        by_length choose_alignment classification
         compare_labels compare_statistics compare_tags compare_translations corpus_bleu cost count_text
         diagnostic_mlp
-        estimated_flops faithfulness is_equivariant is_separable ngrams precision seed_variance
+        estimated_flops faithfulness is_equivariant is_separable layer_weights ngrams precision
+        seed_variance
         sentence_bleu tagging_scores time_by_length training_cost translation_scores
     """,
     "huggingface": "register",
@@ -67,7 +69,10 @@ SUBPACKAGES = {
         run_lesson show
     """,
     "pictures": "HeadGrid LineChart MatrixPicture Picture save_pictures",
-    "pipelines": "Classification Translation View pharaoh stream word_attention",
+    "pipelines": """
+        AlignmentHead Classification HeadTraining Translation View pharaoh stream train_alignment_head
+        word_attention
+    """,
     "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",
     "tasks": "Evaluation Predictions TASKS Task get_task",

@@ -65,6 +65,8 @@ def command(
 
         regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
 
+        regard classify recording.npy --model runs/keywords
+
         zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
     """
     from regard.cli import pictures
@@ -77,7 +79,7 @@ def command(
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])
-    source, location = open_input(text or [], input)
+    source, location = open_input(text or [], input, folder)
     options = ClassifyOptions(
         top=output.top,
         threshold=output.threshold,
@@ -92,7 +94,8 @@ def command(
     output_files = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
     if drawn:
-        pictures.check_model(picture, encoder_attention(["a"], classify.model)[0])
+        probe = [classify.model.source_tokenizer.example]
+        pictures.check_model(picture, encoder_attention(probe, classify.model)[0])
     run_job("classify", source, output_files, classify, lambda: options.about(fingerprint([folder])), job)
     if count := classify.truncated:
         texts = "1 text was" if count == 1 else f"{count:,} texts were"

@@ -47,11 +47,21 @@ def model_folder(model: Path | None, task: str, texts: Sequence[str], to: str | 
     return default_model(task, to) if model is None else model
 
 
-def open_input(texts: Sequence[str], options: InputOptions) -> tuple[Source, TextLocation]:
-    """Return the input lines and where the text is in them; assumptions about a table are reported."""
+def open_input(
+    texts: Sequence[str], options: InputOptions, model: Path | None = None
+) -> tuple[Source, TextLocation]:
+    """Return the input lines and where the text is in them; assumptions about a table are reported.
+
+    If the model reads sequences of numbers, the texts are names of files.
+    """
     from regard.pipelines import table
     from regard.pipelines.input import Source
+    from regard.pipelines.sequence_input import open_sequences, reads_sequences
 
+    if model is not None and reads_sequences(model):
+        return open_sequences(
+            texts, options.files, options.column, options.field, header=options.header, strict=options.strict
+        )
     paths = [*options.files, *map(Path, texts)] if options.files else [] if texts else [Path("-")]
     if options.column is not None and not paths:
         paths = [Path("-")]  # the texts are rows with tabs

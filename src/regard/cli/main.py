@@ -31,6 +31,7 @@ from regard.cli import (
     label,
     lessons,
     models,
+    probe,
     quantize,
     recipes,
     recommend,
@@ -70,7 +71,13 @@ PANELS = {
         "align": align,
         "shortlist": shortlist,
     },
-    "Understand": {"classify": classify, "tag": tag, "embed": embed, "faithfulness": faithfulness},
+    "Understand": {
+        "classify": classify,
+        "tag": tag,
+        "embed": embed,
+        "faithfulness": faithfulness,
+        "probe": probe,
+    },
     "Search and recommend": {
         "index": index,
         "search": search,

@@ -38,11 +38,13 @@ def command(
     from regard.errors import OptionError
     from regard.evaluation.evaluate import data_section
     from regard.models.folder import load
+    from regard.models.frames import require_text
     from regard.models.translator import Translator
 
     loaded: Any = load(model)
     if not isinstance(loaded, Translator):
         raise OptionError(f"{model} is {loaded.what}, and a shortlist needs source tokens; give a translator")
+    require_text(loaded, "a shortlist")
     section = data_section(loaded.card, data or ())  # type: ignore[arg-type]
     if data and "test" in section:
         section["train"] = section.pop("test")

@@ -131,11 +131,12 @@ def command(
         **job.batch_size,
     )
     _check(options)
-    source = _source(texts, input, options)
+    source = _source(texts, input, options, folder)
     output_files = open_outputs(source, [output.output])
     tag = make_job(folder, options, pick_device(job.device), _coloured(options))
     if drawn:
-        pictures.check_model(picture, encoder_attention(["a"], tag.model)[0])
+        probe = [tag.model.source_tokenizer.example]
+        pictures.check_model(picture, encoder_attention(probe, tag.model)[0])
     run_job("tag", source, output_files, tag, lambda: options.about(fingerprint([folder])), job)
     if drawn:
         pictures.save(picture, tag.attention(pictures.lines_of(texts)))
@@ -158,12 +159,15 @@ def _check(options: TagOptions) -> None:
             raise OptionError("--scheme is for written tags; write CoNLL or JSON, or leave it out")
 
 
-def _source(texts: list[str], input: TagInput, options: TagOptions) -> Source:
+def _source(texts: list[str], input: TagInput, options: TagOptions, model: Path) -> Source:
     """Return the input lines; all CoNLL files are checked first."""
     from regard.cli.jobs import make_source
     from regard.pipelines.input import Field, Sentences, WholeLine
+    from regard.pipelines.sequence_input import open_sequences, reads_sequences
     from regard.pipelines.tag_file import check_conll
 
+    if reads_sequences(model):
+        return open_sequences(texts, input.files, field=input.field, strict=input.strict)[0]
     line = WholeLine() if options.field is None else Field(options.field)
     source = make_source(texts, input.files, Sentences() if options.conll else line, input.strict)
     if options.conll:

@@ -164,7 +164,11 @@ def print_result(result: Result, quiet: bool) -> None:
     typer.echo(f"the model is in {result.model_folder}; next:")
     usage = USAGES.get(result.report["recipe"]["task"])
     use = [f"regard {usage.format(run=run)}"] if usage else []  # an added task may have no command
-    for line in (f"regard evaluate {run}", *use, f"regard serve {run}"):
+    if result.report["recipe"]["model"]["input"]["kind"] == "frames":  # which is not served
+        use = [f"regard {result.report['task']} FILE.npy --model {run}"]
+    else:
+        use.append(f"regard serve {run}")
+    for line in (f"regard evaluate {run}", *use):
         typer.echo(f"  {line}")
 
 

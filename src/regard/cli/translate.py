@@ -158,7 +158,7 @@ def command(
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     models = [model_folder(model, "translate", text or [], to), *(ensemble or [])]
-    source, location = open_input(text or [], input)
+    source, location = open_input(text or [], input, models[0])
     options = TranslateOptions(
         strategy=_strategy(search, sampling),
         constraints=constraints.all(),
@@ -265,7 +265,8 @@ def _collect(job: TranslateJob, picture: shared.PictureOptions | None) -> list[T
 
     results: list[TranslatedLine] = []
     if picture is not None:
-        (probe,) = attention_maps([[EOS]], [[EOS]], job.model)
+        tokenizer: Any = job.model.source_tokenizer
+        (probe,) = attention_maps([tokenizer.encode(tokenizer.example)], [[EOS]], job.model)
         pictures.check_model(picture, probe)
         job.on_results = results.extend
     return results

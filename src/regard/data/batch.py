@@ -26,7 +26,7 @@ class Batch:
         target: (B, T+1), BOS y1 … yn EOS.
         target_lengths: (B,); target[b, 1 : 1 + target_lengths[b]] are the labels.
         rows: (B,), the rows of the prepared dataset, or the position of each window in the text.
-        source: (B, S), x1 … xn EOS.
+        source: (B, S), x1 … xn EOS; or (B, S, channels), frames of numbers.
         source_lengths: (B,).
         continues: row b continues row b of the previous batch, so a recurrent state is kept.
         tokens: number of labels; counted when the batch is made, so that no one has to wait for a GPU.
@@ -55,6 +55,8 @@ class Batch:
             value: Any = getattr(self, name)
             if value is None and name.startswith("source"):
                 continue
+            if name == "source" and _holds_frames(value) and len(value) == len(self.target):
+                continue
             if not _holds_integers(value) or value.ndim != axes or len(value) != len(self.target):
                 shape = "(batch, time)" if axes == 2 else "(batch,)"
                 raise ShapeError(
@@ -79,6 +81,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def _holds_frames(value: Any) -> TypeGuard[Tensor]:
+    """True for numbers (batch, time, channels)."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
 
 
 def _holds_integers(value: Any) -> TypeGuard[Tensor]:

@@ -297,7 +297,8 @@ def _gather(
     tokens, offsets = prepared.arrays(side, variant)
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
-    matrix = np.full((len(rows), ahead + int(lengths.max())), PAD, np.int64)
+    kind = tokens.dtype if tokens.ndim > 1 else np.int64  # frames (time, channels), or token ids
+    matrix = np.full((len(rows), ahead + int(lengths.max()), *tokens.shape[1:]), PAD, kind)
     columns = np.arange(matrix.shape[1] - ahead)
     inside = columns < lengths[:, None]
     matrix[:, ahead:][inside] = tokens[(starts[:, None] + columns)[inside]]

@@ -126,7 +126,7 @@ def load_corpus(
         source, target, expected = *given_tokenizers(given, rows["train"], row_format.labels), None
     else:
         source, target, expected = tokenizers_for(
-            options, rows["train"], settings.limit, hashes, row_format.labels
+            options, rows["train"], settings.limit, hashes, row_format.labels, sequences=row_format.sequences
         )
     row_format.check_renamed(data.labels, target)
     for split_reader in rows.values():
@@ -190,20 +190,17 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     data = _section("data", data, DATA)
     fold = None if data.test else _fold(data)
     share = data.hold_out if not _names(data, "validation") else None
+    by: dict[str, Any] = {"classes": row_format.classes, "key": row_format.split_key}
     if split == "test" and fold is not None:
-        return SplitRows(_rows_of(data, "train", row_format), *fold, classes=row_format.classes)
+        return SplitRows(_rows_of(data, "train", row_format), *fold, **by)
     if split not in ("train", "validation") or (split == "validation" and share is None):
         return _rows_of(data, split, row_format)
     rows = _rows_of(data, "train", row_format)
     if fold is not None:
-        rows = SplitRows(rows, *fold, inside=False, classes=row_format.classes)
+        rows = SplitRows(rows, *fold, inside=False, **by)
     if share is not None and not row_format.paired:  # a text is read in order, so its end is held out
         return RowRange(rows, 1 - share, 1.0) if split == "validation" else RowRange(rows, 0.0, 1 - share)
-    return (
-        rows
-        if share is None
-        else SplitRows(rows, 0.0, share, inside=split == "validation", classes=row_format.classes)
-    )
+    return rows if share is None else SplitRows(rows, 0.0, share, inside=split == "validation", **by)
 
 
 def _fold(data: Any) -> tuple[float, float] | None:

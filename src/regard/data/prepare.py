@@ -91,7 +91,8 @@ class Report:
 class Prepared:
     """A dataset of token ids on disk, memory-mapped.
 
-    Every row ends with EOS, or with the newline token in the text of a character language model.
+    Every row ends with EOS, or with the newline token in the text of a character language model. A source
+    that is a sequence of numbers has rows of frames (T, channels) instead.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,6 +103,7 @@ class Prepared:
         self.variants: int = meta["variants"]
         self.paired: bool = meta["paired"]
         self.max_length: int | None = meta["max_length"]
+        self.channels: int | None = meta.get("channels")  # of a source that is a sequence of numbers
         self.report = Report(**meta["report"])
         self._arrays: dict[tuple[str, int], tuple[NDArray[Any], NDArray[np.int64]]] = {}
 
@@ -111,6 +113,8 @@ class Prepared:
             if side == "source" and not self.paired:
                 raise DataError("a language model's text has no source side; ask for the target")
             tokens = read_array(self.folder / f"{side}.{variant}.npy")
+            if side == "source" and self.channels is not None:
+                tokens = tokens.reshape(-1, self.channels)  # (frames, channels)
             offsets = np.asarray(read_array(self.folder / f"{side}.{variant}.offsets.npy"), np.int64)
             self._arrays[side, variant] = tokens, offsets
         return self._arrays[side, variant]
@@ -184,7 +188,7 @@ def prepare(
         raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
     if settings.dropout:
         for tokenizer in (source_tokenizer, target_tokenizer):
-            if tokenizer is not None and tokenizer.kind != "label":
+            if tokenizer is not None and tokenizer.kind not in ("label", "frames"):
                 BpeDropout(tokenizer, settings.dropout)
     identity = {
         "version": VERSION,
@@ -202,6 +206,11 @@ def prepare(
     tokenizers = [tokenizer for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None]
 
     def build(temporary: Path) -> None:
+        if tokenizers[0].kind == "frames":
+            from regard.data.prepare_sequences import SequencePreparation  # it uses this module
+
+            SequencePreparation(rows, tokenizers, settings, temporary).run(checksum, name, expected)
+            return
         _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(
             checksum, name, expected
         )

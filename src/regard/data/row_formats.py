@@ -31,6 +31,7 @@ class RowFormat:
     classes = False  # the target is a class, so splits are stratified
     unit, min_rows = "pairs", 2000  # name of a row, and the number below which a warning is given
     also_reads: tuple[str, ...] = ()  # other tasks whose corpora have such rows
+    sequences = False  # the source is a sequence of numbers (sequence_rows.py)
 
     @property
     def paired(self) -> bool:
@@ -43,6 +44,10 @@ class RowFormat:
     def finish(self, rows: Rows, data: Any) -> Rows:
         """Apply the other options of the `data:` block to the rows."""
         return rows
+
+    def split_key(self, text: str) -> str:
+        """What decides in which split a row is, given its source."""
+        return text
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         """Raise a DataError at the first row that cannot be trained on or scored."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -93,6 +93,7 @@ class SplitRows(_FilteredRows):
     stop: float
     inside: bool = True
     classes: bool = True  # the last column is a class
+    key: Callable[[str], str] = str  # what is hashed of a text
 
     def layout(self) -> dict[str, Any]:
         shares = {
@@ -110,7 +111,7 @@ class SplitRows(_FilteredRows):
         for row in self.rows:
             class_hashes = hashes.setdefault(self._class(row), array("Q"))
             if len(class_hashes) <= EXACT:
-                class_hashes.append(_hash(row[0]))
+                class_hashes.append(_hash(self.key(row[0])))
         return {
             name: (_bound(class_hashes, self.start), _bound(class_hashes, self.stop))
             for name, class_hashes in hashes.items()
@@ -118,7 +119,7 @@ class SplitRows(_FilteredRows):
 
     def keeps(self, number: int, row: tuple[str, ...]) -> bool:
         low, high = self.bounds[self._class(row)]
-        return (low <= _hash(row[0]) < high) == self.inside
+        return (low <= _hash(self.key(row[0])) < high) == self.inside
 
     def _class(self, row: tuple[str, ...]) -> str:
         return row[-1] if self.classes else ""

@@ -24,6 +24,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers
 
+from regard.arguments import one_or_more
 from regard.data.tokenizer_training import SPECIALS, TOKENIZERS, TrainingOptions, language_token, numbered
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file
@@ -44,6 +45,7 @@ class Tokenizer:
     """
 
     _language_ids: Mapping[str, int] = {}
+    example: Any = "a"  # something short to encode
 
     def __init__(self, text: str) -> None:
         """From the text of a tokenizer file, which is the JSON format of `tokenizers`."""
@@ -149,6 +151,10 @@ class Tokenizer:
             from regard.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
             return SentencePieceTokenizer(text)
+        if text.startswith('{"frames":'):
+            from regard.data.frame_encoder import FrameEncoder
+
+            return FrameEncoder(text)
         return cls(text)
 
     def save(self, path: str | Path) -> None:
@@ -178,6 +184,18 @@ class Tokenizer:
             (language + encoding.ids, [-1] * len(language) + [piece or 0 for piece in encoding.word_ids])
             for (language, _), encoding in zip(split, encoded, strict=True)
         ]
+
+    def inputs(self, value: Any) -> tuple[list[Any], bool]:
+        """One text or several, as a list; and whether it was one. A `FrameEncoder` also takes arrays."""
+        return one_or_more("texts", value)
+
+    def is_blank(self, text: Any) -> bool:
+        """True if there is nothing to encode."""
+        return not text.strip()
+
+    def split_words(self, text: str) -> list[str]:
+        """The words that a tagger tags."""
+        return text.split(" ")
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """For each token of `encode(text)` the start and the end of its characters in the text."""

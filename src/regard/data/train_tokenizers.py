@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from regard.data.frame_encoder import FrameEncoder
 from regard.data.prepare import Hashes, Report, usable
 from regard.data.readers import Rows
 from regard.data.tokenizer import Tokenizer
@@ -22,7 +23,13 @@ Given = tuple[Tokenizer | None, Tokenizer | None]  # source and target tokenizer
 
 
 def tokenizers_for(
-    options: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
+    options: Any,
+    rows: Rows,
+    limit: int | None,
+    hashes: Hashes,
+    labels: str | None = None,
+    *,
+    sequences: bool = False,
 ) -> tuple[Tokenizer | None, Tokenizer, int | None]:
     """Load the source and the target tokenizer, take them from the cache, or train them.
 
@@ -33,6 +40,8 @@ def tokenizers_for(
         hashes: SHA-256 of the files, for the cache key.
         labels: None if the targets are text. "label": each target is one entry of a vocabulary; "word": each
             of its words is.
+        sequences: the sources are sequences of numbers; their `FrameEncoder` has the mean and deviation of
+            every channel.
 
     Returns:
         The source tokenizer (None for a text), the target tokenizer, and the number of rows if they were
@@ -52,12 +61,14 @@ def tokenizers_for(
     def build(temporary: Path) -> None:
         columns, read = text_sample(rows, limit)
         counted.append(read)
-        joint = not rows.paired or (options.joint and labels is None)
+        joint = not rows.paired or (options.joint and labels is None and not sequences)
         if labels is not None:
             _train_labels(rows, labels).save(temporary / "target.json")
         sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
         for name, texts in sides if labels is None else sides[:1]:
-            _train(options, texts).save(temporary / f"{name}.json")
+            frames = sequences and name == "source"
+            learned = FrameEncoder.fit(texts[0]) if frames else _train(options, texts)
+            learned.save(temporary / f"{name}.json")
 
     build_folder(folder, lambda folder: any(folder.glob("*.json")), build, CACHE_HINT)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)

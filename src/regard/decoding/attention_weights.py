@@ -21,11 +21,13 @@ from torch import Tensor
 from regard import arguments
 from regard.attention.diversity import HeadDiversity, head_diversity
 from regard.attention.watching import Recorded, watch
+from regard.data.padding import pad_frames
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.default import as_model
+from regard.models.frames import FrameProjection
 from regard.pictures.attention_views import attention_picture
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
@@ -249,7 +251,8 @@ def attention_maps(
         model: a model folder or a loaded model; by default the folder in REGARD_MODEL.
         kinds: some of encoder, decoder and cross.
     """
-    sources = None if sources is None else _token_ids("sources", sources)
+    if sources is not None and not _are_frames(sources):
+        sources = _token_ids("sources", sources)
     targets = _token_ids("targets", targets)
     kinds = arguments.as_list("kinds", kinds, f"some of {', '.join(KINDS)}")
     for kind in kinds:
@@ -257,6 +260,11 @@ def attention_maps(
     model = as_model(model, "generate" if sources is None else "translate")
     maps = dict(attention_of_tokens(sources, targets, model, kinds))
     return [maps[i] for i in range(len(targets))]
+
+
+def _are_frames(sources: Any) -> bool:
+    """True for sequences of frames: lists or arrays of vectors instead of token ids."""
+    return isinstance(sources, list | tuple) and any(np.ndim(row) == 2 for row in sources)
 
 
 def _token_ids(name: str, value: Any) -> list[list[int]]:
@@ -322,6 +330,8 @@ def _check_sources(
         raise OptionError(
             f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
         )
+    if isinstance(getattr(model, "source", None), FrameProjection):
+        return [list(s) for s in sources]
     return [list(s) if s and s[-1] == EOS else [*s, EOS] for s in sources]
 
 
@@ -337,8 +347,10 @@ def _batches(lengths: list[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def _padded(texts: list[list[int]], device: torch.device) -> Tensor:
+def _padded(texts: list[list[Any]], device: torch.device) -> Tensor:
     longest = max(map(len, texts))
+    if np.ndim(texts[0][0]):
+        return torch.from_numpy(pad_frames(texts)[0]).to(device)
     return torch.tensor([t + [PAD] * (longest - len(t)) for t in texts], device=device)
 
 

@@ -12,6 +12,7 @@ from regard.diagrams.graph import Graph, Node, numbered
 from regard.models.classifier import Classifier
 from regard.models.decoder import BahdanauDecoder
 from regard.models.embedder import Embedder
+from regard.models.frames import FrameProjection
 from regard.models.language_model import LanguageModel
 from regard.models.pooling import AttentionPooling, ConcatPooling, RecurrentPooling
 from regard.models.tagger import Tagger
@@ -22,7 +23,7 @@ def translator(model: Translator, steps: int) -> Graph:
     decoder_name = describe_decoder(model.decoder)
     graph = Graph(f"Translator, unrolled in time: {describe_encoder(model.encoder)} → {decoder_name}")
     encoder = DrawnSequence(graph, range(steps), "left")
-    encoder.tokens([numbered("x", i + 1) for i in range(steps)], "source tokens")
+    encoder.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, "source tokens"))
     draw_encoder(encoder, model.encoder)
     decoder = DrawnSequence(graph, [steps + 0.9 + i for i in range(steps)], "right")
     decoder.tokens(_read(steps), "tokens generated so far")
@@ -38,6 +39,13 @@ def language_model(model: LanguageModel, steps: int) -> Graph:
     draw_decoder(sequence, model.decoder, None)
     _predict(sequence)
     return graph
+
+
+def _read_by(model: Any, text: str) -> str:
+    """What the encoder reads: `text`, or frames of numbers."""
+    if isinstance(model.source, FrameProjection):
+        return f"frames of {model.source.projection.in_features} channels"
+    return text
 
 
 def _read(steps: int) -> list[str]:
@@ -76,7 +84,7 @@ def embedder(model: Embedder, steps: int) -> Graph:
 def _pooled(graph: Graph, model: Any, steps: int) -> tuple[Node, float]:
     """Draw the encoder and the pooling; return the pooled node and its row."""
     sequence = DrawnSequence(graph, range(steps), "left")
-    sequence.tokens([numbered("x", i + 1) for i in range(steps)], "tokens")
+    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, "tokens"))
     draw_encoder(sequence, model.encoder)
     return _pooling(sequence, model.pooling)
 
@@ -114,9 +122,8 @@ def _pooling(sequence: DrawnSequence, pooling: nn.Module) -> tuple[Node, float]:
 def tagger(model: Tagger, steps: int) -> Graph:
     graph = Graph(f"Tagger: {describe_encoder(model.encoder)}")
     sequence = DrawnSequence(graph, range(steps), "left")
-    sequence.tokens(
-        [numbered("x", i + 1) for i in range(steps)], "sub-word tokens" if model.subwords else "words"
-    )
+    words = "sub-word tokens" if model.subwords else "words"
+    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, words))
     draw_encoder(sequence, model.encoder, "" if model.characters is None else ", characters")
     sequence.layer(lambda i: "scores", "layer", f"linear, {model.output.out_features} tags")
     chain = model.crf is not None

@@ -10,6 +10,8 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.evaluation import by_length, classification, training_cost
+    from regard.evaluation.alignment_choice import choose_alignment, layer_weights
+    from regard.evaluation.bias_probes import BiasProbe, bias_probe
     from regard.evaluation.bleu import brevity_penalty, ngrams, precision, sentence_bleu
     from regard.evaluation.by_length import bleu_by_length
     from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MEASURES",
     "RATES",
+    "BiasProbe",
     "Comparison",
     "Cost",
     "Draws",
@@ -47,9 +50,11 @@ __all__ = [
     "PropertyResult",
     "TimesByLength",
     "TrainingCost",
+    "bias_probe",
     "bleu_by_length",
     "brevity_penalty",
     "by_length",
+    "choose_alignment",
     "classification",
     "compare_labels",
     "compare_statistics",
@@ -63,6 +68,7 @@ __all__ = [
     "faithfulness",
     "is_equivariant",
     "is_separable",
+    "layer_weights",
     "ngrams",
     "precision",
     "seed_variance",
@@ -75,6 +81,10 @@ __all__ = [
 __getattr__ = exported(
     __name__,
     {
+        "BiasProbe": "bias_probes",
+        "choose_alignment": "alignment_choice",
+        "layer_weights": "alignment_choice",
+        "bias_probe": "bias_probes",
         "Comparison": "significance",
         "Draws": "significance",
         "MetricComparison": "significance",

@@ -12,6 +12,7 @@ from regard.data import corpora
 from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
 from regard.data.row_formats import row_format_of
+from regard.data.sequence_rows import SequenceRowFormat
 from regard.data.text_files import aligned_lines
 from regard.errors import DataError, OptionError
 from regard.evaluation.evaluators import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
@@ -88,8 +89,11 @@ def evaluate(
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
     if split in held_out and not (data.get("corpus") or data.get(split) or held_out[split]):
         raise DataError(f"this model was trained on files without a {split} set; name a file with --data")
-    source = model.source_tokenizer if row_format_of(evaluator.task).paired else None
-    loaded = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, evaluator.task)
+    rows = row_format_of(evaluator.task)
+    source = model.source_tokenizer if rows.paired else None
+    if source is not None and source.kind == "frames":
+        rows = SequenceRowFormat(rows)
+    loaded = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, rows)
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
     )

@@ -210,9 +210,10 @@ class TaggerEvaluator(Evaluator):
 
     def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.tagging import tagging_scores
+        from regard.models.tagger import tag_texts
 
-        words = [text.split(" ") for text in split.sources]
-        tags = model.tag(words, progress=options.progress)
+        words = [model.source_tokenizer.split_words(text) for text in split.sources]
+        tags = tag_texts(model, split.sources, progress=options.progress)
         result.metrics = tagging_scores([line.split(" ") for line in split.targets], tags, words)
         result.predictions = [" ".join(sentence) for sentence in tags]
 

@@ -27,6 +27,7 @@ from regard.models.autoregressive import log_probabilities
 from regard.models.classifier import Classifier
 from regard.models.decoder import RecurrentDecoder
 from regard.models.embedder import Embedder
+from regard.models.frames import require_text
 from regard.models.language_model import LanguageModel
 from regard.models.model import COMMANDS
 from regard.models.tagger import Tagger
@@ -70,6 +71,7 @@ class ExploredModel:
     def __init__(self, model: Any, name: str) -> None:
         if type(model) not in RUNNERS:
             raise OptionError(f"the explorer shows regard's own models, got {type(model).__name__}")
+        require_text(model, "the explorer")
         shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
         self.model, self.name = copy.deepcopy(model, shared), name
         self.task = COMMANDS[model.kind]

@@ -14,13 +14,14 @@ from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
 from regard.layers.linear import is_plain
 from regard.models.chunked_loss import Loss, cross_entropy, cross_entropy_of_scores
-from regard.models.embedding import Embedding, Output
+from regard.models.embedding import Embedding, Output, TokenInputOptions
 from regard.models.memory import DecoderState, Memory
 from regard.models.model import Model
 from regard.models.options import (
     MODELS,
     DecoderOptions,
     EncoderOptions,
+    InputOptions,
     ModelOptions,
     Size,
     build_decoder,
@@ -57,8 +58,13 @@ class AutoregressiveOptions(ModelOptions):
         "models",
     )
     decoder: DecoderOptions = Field(default=TransformerOptions(), description="the decoder")
+    input: InputOptions = Field(
+        default=TokenInputOptions(),
+        description="of the encoder: tokens (a table) or frames (a linear map of sequences of numbers)",
+    )
 
     def check(self) -> Iterator[str]:
+        yield from self.input.check(self)
         if self.encoder is not None:
             yield from self.encoder.check(self.dim, "model.encoder")
         yield from self.decoder.check_decoder(self.dim, self.encoder, "model.decoder")
@@ -67,7 +73,8 @@ class AutoregressiveOptions(ModelOptions):
         from regard.models.language_model import LanguageModel  # subclasses of AutoregressiveModel
         from regard.models.translator import Translator
 
-        target = self._embedding(self.decoder, target_vocab)
+        rate = getattr(self.decoder, "embedding_dropout", 0.0)
+        target = Embedding.scaled(target_vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
         if self.encoder is None:
             decoder = build_decoder(self.decoder, self.dim, self.dropout, None)
             # The bias models token frequency. Without it, a deep recurrence saturates and stops learning.
@@ -75,8 +82,15 @@ class AutoregressiveOptions(ModelOptions):
             return LanguageModel(target, decoder, output)
         if source_vocab is None:
             raise OptionError("a model with an encoder needs a source vocabulary; give source_vocab")
-        source = self._embedding(self.encoder, source_vocab)
+        rate = getattr(self.encoder, "embedding_dropout", 0.0)
+        source: Any = self.input.build_input(
+            source_vocab, self.dim, scaled=self.scale_embeddings, embedding_dropout=rate
+        )
         if self.tie == "all":
+            if self.input.kind != "tokens":
+                raise OptionError(
+                    f"tie: all shares an embedding table, and {self.input.kind} have none; use target"
+                )
             if source_vocab != target_vocab:
                 raise OptionError(
                     f"tie: all shares one table between {source_vocab} source and {target_vocab} target "
@@ -87,10 +101,6 @@ class AutoregressiveOptions(ModelOptions):
         decoder = build_decoder(self.decoder, self.dim, self.dropout, encoder)
         output = self._output(decoder, target, bias=bool(self.output_bias))
         return Translator(source, encoder, target, decoder, output)
-
-    def _embedding(self, options: EncoderOptions | DecoderOptions, vocab: int) -> Embedding:
-        rate = getattr(options, "embedding_dropout", 0.0)
-        return Embedding.scaled(vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
 
     def _output(self, decoder: Any, target: Embedding, *, bias: bool) -> Output:
         tied = None if self.tie == "none" else target.table

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import OptionError
-from regard.models import autoregressive, classifier, decoder, embedder, encoder, pooling, tagger
+from regard.models import autoregressive, classifier, decoder, embedder, encoder, frames, pooling, tagger
 from regard.models.options import MODELS, ModelOptions
 
 __all__ = ["MODELS", "REGISTERED", "ModelOptions", "build"]
-REGISTERED = (encoder, decoder, pooling, autoregressive, classifier, tagger, embedder)
+REGISTERED = (encoder, decoder, pooling, frames, autoregressive, classifier, tagger, embedder)
 
 
 def build(config: Mapping[str, Any] | ModelOptions, source_vocab: int | None, target_vocab: int) -> Any:

@@ -21,6 +21,7 @@ from regard.layers.feedforward import ACTIVATIONS
 from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
+from regard.models.frames import FrameProjection
 from regard.models.memory import Memory
 from regard.models.model import Model
 from regard.models.options import MODELS, Block, PoolingOptions, Size, build_encoder
@@ -59,7 +60,9 @@ class ClassifierOptions(TextModelOptions):
     def build(self, source_vocab: int | None, target_vocab: int) -> Classifier:
         assert source_vocab is not None
         rate = getattr(self.encoder, "embedding_dropout", 0.0)
-        source = Embedding.scaled(source_vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
+        source: Any = self.input.build_input(
+            source_vocab, self.dim, scaled=self.scale_embeddings, embedding_dropout=rate
+        )
         encoder = build_encoder(self.encoder, self.dim, self.dropout)
         pooling: Any = self.pooling.build(encoder.width)
         head = Head(
@@ -110,7 +113,7 @@ class Classifier(Model):
 
     def __init__(
         self,
-        source: Embedding,
+        source: Embedding | FrameProjection,
         encoder: nn.Module,
         pooling: nn.Module,
         head: Head,
@@ -128,7 +131,7 @@ class Classifier(Model):
         return self.target_tokenizer.entries
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Memory:
-        """Tokens (batch, S) → encoder states, before pooling."""
+        """Tokens (batch, S) or frames (batch, S, channels) → encoder states, before pooling."""
         if self.training and self.word_dropout:
             drawn = torch.empty(tokens.shape, device=tokens.device).bernoulli_(self.word_dropout).bool()
             tokens = tokens.masked_fill(drawn & (tokens > EOS), UNK)
@@ -148,7 +151,7 @@ class Classifier(Model):
         assert batch.source is not None
         tokens, lengths = batch.source, batch.source_lengths
         if agreement:
-            tokens, lengths = tokens.repeat(2, 1), None if lengths is None else lengths.repeat(2)
+            tokens, lengths = torch.cat([tokens] * 2), None if lengths is None else lengths.repeat(2)
         scores = self(tokens, lengths)
         return label_loss(scores, batch.target[:, 1] - len(SPECIALS), smoothing, agreement)
 

@@ -24,9 +24,10 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         size = config[f"{side}_vocabulary"]
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
-        if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= MAX_INTEGER:
+        least = 1 if side == "source" and _reads_frames(config["model"]) else 4  # channels, or tokens
+        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_INTEGER:
             raise _wrong(
-                path, f"{side}_vocabulary is {_short(size)}, not an integer between 4 and {MAX_INTEGER}"
+                path, f"{side}_vocabulary is {_short(size)}, not an integer between {least} and {MAX_INTEGER}"
             )
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
@@ -39,6 +40,11 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             path, f"kind is {config['kind']!r}, and model.encoder is {_short(config['model'].get('encoder'))}"
         )
     return config | {"model": model}
+
+
+def _reads_frames(model: Any) -> bool:
+    given = model.get("input") if isinstance(model, dict) else None
+    return isinstance(given, dict) and given.get("kind") == "frames"
 
 
 def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:

@@ -16,6 +16,7 @@ from regard.errors import OptionError
 from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
+from regard.models.frames import require_text
 from regard.models.model import Model
 from regard.models.options import MODELS, EncoderOptions, PoolingOptions, build_encoder
 from regard.models.pooling import MeanPooling, MeanPoolingOptions
@@ -40,6 +41,8 @@ class EmbedderOptions(TextModelOptions):
 
     def check(self) -> Iterator[str]:
         yield from super().check()
+        if self.input.kind != "tokens":
+            yield f"model.input is {self.input.kind}, and an embedder reads text; leave it out"
         yield from self.pooling.check(self.encoder.width_of(self.dim), "model.pooling")
 
     def build(self, source_vocab: int | None, target_vocab: int) -> Embedder:
@@ -86,6 +89,7 @@ class Embedder(Model):
                 f"a {type(model).__name__} reads no source, so it makes no document vectors; "
                 "use a model with an encoder"
             )
+        require_text(model, "embedding")
         pooling = getattr(model, "pooling", None) or MeanPooling(model.encoder.width)
         made = cls(model.source, model.encoder, pooling)
         made.prepend_bos = getattr(model, "prepend_bos", False)

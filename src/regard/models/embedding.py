@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from regard.data.tokenizer import BOS, PAD
 from regard.layers.dropout import embedding_dropout as drop_rows
+from regard.models.options import INPUTS, InputOptions
+
+
+@INPUTS.add("tokens")
+class TokenInputOptions(InputOptions):
+    """Tokens of a text: rows of an embedding table."""
+
+    kind: Literal["tokens"] = "tokens"
+
+    def build_input(self, size: int, dim: int, *, scaled: bool, embedding_dropout: float) -> Embedding:
+        return Embedding.scaled(size, dim, scaled, embedding_dropout=embedding_dropout)
 
 
 class Embedding(nn.Module):
@@ -35,6 +48,10 @@ class Embedding(nn.Module):
         if self.training and self.embedding_dropout:  # the same rows for the whole batch
             x = x * drop_rows(x.new_ones(self.vocab, 1), self.embedding_dropout)[tokens]
         return x if self.scale == 1.0 else x * self.scale
+
+    def example(self, length: int) -> Tensor:
+        """Token ids (1, length) without content."""
+        return torch.zeros(1, length, dtype=torch.long, device="meta")
 
 
 def prepend_bos(tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

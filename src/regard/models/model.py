@@ -77,7 +77,11 @@ class Model(nn.Module):
 
         meta = {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in self.parameters()}
         model = copy.deepcopy(self, meta).eval()  # copies the shapes only
-        tokens = [torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length)]
+        source, target = (
+            torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length)
+        )
+        if hasattr(model, "source"):  # tokens, or frames of numbers
+            source = model.source.example(source_length)  # type: ignore[operator]
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.forward_for_flops(*tokens)
+            model.forward_for_flops(source, target)
         return counter.get_total_flops()

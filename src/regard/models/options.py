@@ -17,6 +17,9 @@ from torch import nn
 
 from regard.registry import Registry
 
+if TYPE_CHECKING:
+    from regard.data.row_formats import RowFormat
+
 MAX_COUNT = 1 << 31  # largest value of any count; torch and numpy fail beyond it
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=1 << 24)]  # a size in a model; larger ones are refused in model folders
@@ -102,10 +105,34 @@ class NameOf:
 
 # The parts of a model. `dim` is the size of the embeddings; `dropout` applies to a part without its own rate.
 
+INPUTS: Registry[type[InputOptions]] = Registry("input")
 ENCODERS: Registry[type[EncoderOptions]] = Registry("encoder")
 DECODERS: Registry[type[DecoderOptions]] = Registry("decoder")
 POOLINGS: Registry[type[PoolingOptions]] = Registry("pooling")
 MODELS: Registry[type[ModelOptions]] = Registry("model")
+
+
+class InputOptions(PartOptions):
+    """Base class of input options. An input layer maps what a model reads to vectors (batch, S, dim)."""
+
+    registry: ClassVar = INPUTS
+    default_kind: ClassVar = "tokens"
+    shorthand: ClassVar = True  # `input: frames`
+
+    if TYPE_CHECKING:
+        kind: Any
+
+    def check(self, model: Any) -> Iterator[str]:
+        """Yield a sentence for each option of the model block that cannot work with this input."""
+        yield from ()
+
+    def row_format(self, rows: RowFormat) -> RowFormat:
+        """The rows of a task, given those with a text as source."""
+        return rows
+
+    def build_input(self, size: int, dim: int, *, scaled: bool, embedding_dropout: float) -> nn.Module:
+        """The layer; `size` is the number of tokens or channels, `scaled` multiplies embeddings by √dim."""
+        raise NotImplementedError
 
 
 class EncoderOptions(PartOptions):
@@ -175,6 +202,7 @@ class ModelOptions(PartOptions):
         dim: Size
         dropout: Dropout
         encoder: Any
+        input: Any
 
     def check(self) -> Iterator[str]:
         """Yield a sentence for each option that cannot work."""

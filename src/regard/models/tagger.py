@@ -32,6 +32,7 @@ from regard.models.crf import (
 )
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import RecurrentEncoderOptions, max_positions
+from regard.models.frames import FrameProjection
 from regard.models.model import Model
 from regard.models.options import MODELS, Block, EncoderOptions, Size, build_encoder
 from regard.models.text_model import TextModelOptions, batches
@@ -83,8 +84,11 @@ class TaggerOptions(TextModelOptions):
                 "word; make dim larger"
             )
         words = source_vocab // 2 if self.subwords else source_vocab
-        source = Embedding.scaled(
-            source_vocab - BYTES if self.characters else words, width, self.scale_embeddings
+        source: Any = self.input.build_input(
+            source_vocab - BYTES if self.characters else words,
+            width,
+            scaled=self.scale_embeddings,
+            embedding_dropout=0.0,
         )
         characters = CharacterFeatures(**self.characters.model_dump()) if self.characters else None
         encoder = build_encoder(self.encoder, self.dim, self.dropout)
@@ -112,7 +116,7 @@ class Tagger(Model):
 
     def __init__(
         self,
-        source: Embedding,
+        source: Embedding | FrameProjection,
         characters: CharacterFeatures | None,
         encoder: nn.Module,
         output: nn.Linear,
@@ -125,7 +129,8 @@ class Tagger(Model):
         prepend_bos: bool = False,
     ) -> None:
         super().__init__()
-        self.source, self.characters, self.encoder = source, characters, encoder
+        self.source: Any = source
+        self.characters, self.encoder = characters, encoder
         self.output, self.crf = output, crf
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
         self.subwords, self.prepend_bos = subwords, prepend_bos
@@ -185,7 +190,12 @@ class Tagger(Model):
         return (source < self.source.vocab) & ((source > EOS) | (source == UNK))
 
     def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Split prepared rows x1 … xn EOS into words (or sub-word tokens), characters, and words per row."""
+        """Split prepared rows x1 … xn EOS into words (or sub-word tokens), characters, and words per row.
+
+        Frames (batch, T, channels) are returned as they are: each has one tag.
+        """
+        if isinstance(self.source, FrameProjection):
+            return source, None, lengths
         if self.subwords:
             return source, None, self._first_tokens(source).sum(1)
         if self.characters is not None:
@@ -258,16 +268,22 @@ class Tagger(Model):
 
     @torch.no_grad()
     def tag(
-        self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
+        self, sentences: Sequence[Any], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
     ) -> list[list[str]]:
-        """The tags of each sentence, in order; sentences of similar length are batched."""
+        """The tags of each sentence, in order; sentences of similar length are batched.
+
+        A sentence is a list of words; for a model of sequences of numbers, a file or an array.
+        """
         training = self.training
-        pieces = [
-            (number, text)
-            for number, words in enumerate(sentences)
-            if words
-            for text in self.split_words(list(map(one_word, words)))
-        ]
+        if isinstance(self.source, FrameProjection):
+            pieces = list(enumerate(sentences))
+        else:
+            pieces = [
+                (number, text)
+                for number, words in enumerate(sentences)
+                if words
+                for text in self.split_words(list(map(one_word, words)))
+            ]
         texts, piece_tags = [text for _, text in pieces], [[] for _ in pieces]
         self.eval()
         with track(len(texts), "tagging", "sentences") if progress else nullcontext() as bar:
@@ -301,13 +317,13 @@ class Tagger(Model):
 
     def flops(self, source_length: int, target_length: int) -> int:
         """For one sentence; `target_length` counts tags and EOS, `source_length` also characters."""
-        if self.subwords:
+        if self.subwords or isinstance(self.source, FrameProjection):
             return super().flops(source_length, target_length)
         return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
         """`source` are the characters, `target` the words; it does not matter which word has which."""
-        if self.subwords:
+        if self.subwords or isinstance(self.source, FrameProjection):
             return self.output(self.encoder(self.source(source), None).states)
         if self.characters is None:
             return self(target)
@@ -315,6 +331,12 @@ class Tagger(Model):
             [self.source(target), self.characters(source[:, None]).expand(-1, target.shape[1], -1)], -1
         )
         return self.output(self.encoder(x, None).states)
+
+
+def tag_texts(model: Tagger, texts: Sequence[str], *, progress: bool = False) -> list[list[str]]:
+    """The tags of each source text of a dataset: words joined by spaces, or the file of a sequence."""
+    frames = isinstance(model.source, FrameProjection)
+    return model.tag(texts if frames else [text.split(" ") for text in texts], progress=progress)
 
 
 def tag_spans(

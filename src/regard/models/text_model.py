@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.data.tokenizer import EOS, PAD
+from regard.data.padding import pad_sources
+from regard.models.embedding import TokenInputOptions
 from regard.models.encoder import TextCnnEncoderOptions
 from regard.models.options import Dropout as DropoutRate
-from regard.models.options import EncoderOptions, ModelOptions, Size
+from regard.models.options import EncoderOptions, InputOptions, ModelOptions, Size
 
 BATCH_TOKENS = 8192  # tokens per batch of `batches`
 
@@ -44,9 +44,14 @@ class TextModelOptions(ModelOptions):
         "as dim",
     )
     freeze_vectors: bool = Field(default=False, description="do not train the word vectors")
+    input: InputOptions = Field(
+        default=TokenInputOptions(),
+        description="tokens: an embedding table; frames: a linear map of sequences of numbers",
+    )
     encoder: EncoderOptions = Field(default=TextCnnEncoderOptions(), description="the encoder")
 
     def check(self) -> Iterator[str]:
+        yield from self.input.check(self)
         yield from self.encoder.check(self.dim, "model.encoder")
 
 
@@ -55,17 +60,16 @@ def batches(
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Batches of similar length: the indices of the texts, tokens x1 … xn EOS (batch, S), lengths (batch,).
 
-    A text is truncated to `longest` tokens, EOS included.
+    A text is truncated to `longest` tokens, EOS included. Sequences of numbers have frames (batch, S,
+    channels) instead of tokens.
     """
-    room = None if longest is None else longest - 1
-    ids = [[*tokens[:room], EOS] for tokens in model.source_tokenizer.encode_batch(list(texts))]
+    ids = model.source_tokenizer.encode_batch(list(texts))
     order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
     start = 0
     while start < len(order):
-        width = len(ids[order[start]])
-        rows = order[start : start + max(1, batch_tokens // width)]
+        width = len(ids[order[start]]) + 1
+        rows = order[start : start + max(1, batch_tokens // min(width, longest or width))]
         start += len(rows)
-        tokens = np.full((len(rows), width), PAD)  # one array: a tensor per text takes longer than reading it
-        for place, index in enumerate(rows):
-            tokens[place, : len(ids[index])] = ids[index]
-        yield rows, torch.from_numpy(tokens), torch.tensor([len(ids[index]) for index in rows])
+        # One array: a tensor per text takes longer than reading it.
+        tokens, lengths = pad_sources([ids[index] for index in rows], longest)
+        yield rows, torch.from_numpy(tokens), torch.from_numpy(lengths)

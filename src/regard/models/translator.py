@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, Output
+from regard.models.frames import FrameProjection
 from regard.models.memory import DecoderState, Memory
 
 
@@ -18,13 +20,18 @@ class Translator(AutoregressiveModel):
     texts = 2  # inputs of `forward`: source and target
 
     def __init__(
-        self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output
+        self,
+        source: Embedding | FrameProjection,
+        encoder: nn.Module,
+        target: Embedding,
+        decoder: nn.Module,
+        output: Output,
     ) -> None:
         super().__init__(target, decoder, output)
         self.source, self.encoder = source, encoder
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
-        """Tokens (batch, S) → the memory that the decoder attends to."""
+        """Tokens (batch, S) or frames (batch, S, channels) → the memory that the decoder attends to."""
         return self.encoder(self.source(source), lengths)
 
     def forward(self, source: Tensor, target: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -39,7 +46,7 @@ class Translator(AutoregressiveModel):
         assert batch.source is not None
         source, lengths, target = batch.source, batch.source_lengths, batch.target[:, :-1]
         if agreement:
-            source, target = source.repeat(2, 1), target.repeat(2, 1)
+            source, target = torch.cat([source] * 2), target.repeat(2, 1)
             lengths = None if lengths is None else lengths.repeat(2)
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
         return self.predict(features, batch.target[:, 1:], smoothing, agreement)

@@ -8,19 +8,33 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.pipelines.align import View
+    from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
     from regard.pipelines.classify import Classification, word_attention
     from regard.pipelines.translate import Translation, stream
     from regard.pipelines.word_links import pharaoh
 
-__all__ = ["Classification", "Translation", "View", "pharaoh", "stream", "word_attention"]
+__all__ = [
+    "AlignmentHead",
+    "Classification",
+    "HeadTraining",
+    "Translation",
+    "View",
+    "pharaoh",
+    "stream",
+    "train_alignment_head",
+    "word_attention",
+]
 __getattr__ = exported(
     __name__,
     {
+        "AlignmentHead": "alignment_head",
         "Classification": "classify",
+        "HeadTraining": "alignment_head",
         "Translation": "translate",
         "View": "align",
         "pharaoh": "word_links",
         "stream": "translate",
+        "train_alignment_head": "alignment_head",
         "word_attention": "classify",
     },
 )

@@ -20,6 +20,7 @@ from regard.data.tokenizer import EOS
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, best_head
 from regard.errors import DataError, OptionError
 from regard.models.default import as_model
+from regard.models.frames import require_text
 from regard.models.target_language import add_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.token_words import WordAlignment, Words, word_weights
@@ -97,6 +98,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     translator = as_model(model, "align", to)
     if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
         raise OptionError("align needs a translator with its tokenizers, as regard.load returns it")
+    require_text(translator, "align")
     source_texts = add_target(source_texts, translator, target_of(target_texts, translator, to))
     links = {
         i: selection.links(alignment.weights)
@@ -114,7 +116,7 @@ def align_words(
             f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
         )
     view = view or View()
-    for i, attention in _cross_attention(sources, targets, model):
+    for i, attention in attention_of_pairs(sources, targets, model):
         source, target = _words(model, sources[i], targets[i])
         yield i, WordAlignment(word_weights(view(attention), source, target), source.words, target.words)
 
@@ -123,14 +125,14 @@ def best_view(
     sources: Sequence[str], targets: Sequence[str], model: Translator, *, shift: bool = False
 ) -> View:
     """Return the view of the single head that `best_head` chooses on the first pairs."""
-    attention = (maps for _, maps in _cross_attention(sources[:SAMPLE], targets[:SAMPLE], model))
+    attention = (maps for _, maps in attention_of_pairs(sources[:SAMPLE], targets[:SAMPLE], model))
     return View(*best_head(attention), shift)
 
 
 def clearest_view(sources: Sequence[str], targets: Sequence[str], model: Translator) -> View:
     """Return the layer and step with the most mutual links on the first pairs; needs no gold alignment."""
     counts: dict[View, int] = {}
-    for i, attention in _cross_attention(sources[:SAMPLE], targets[:SAMPLE], model):
+    for i, attention in attention_of_pairs(sources[:SAMPLE], targets[:SAMPLE], model):
         source, target = _words(model, sources[i], targets[i])
         for layer, shift in product(range(len(attention.names("cross"))), (False, True)):
             view = View(layer, shift=shift)
@@ -138,9 +140,10 @@ def clearest_view(sources: Sequence[str], targets: Sequence[str], model: Transla
     return max(counts, key=counts.__getitem__, default=View())
 
 
-def _cross_attention(
+def attention_of_pairs(
     sources: Sequence[str], targets: Sequence[str], model: Any
 ) -> Iterator[tuple[int, AttentionMaps]]:
+    """Yield the index and the cross-attention of each pair, in any order."""
     source_ids = model.source_tokenizer.encode_batch(sources)
     target_ids = model.target_tokenizer.encode_batch(targets)
     return attention_of_tokens(source_ids, [[*ids, EOS] for ids in target_ids], model, kinds=("cross",))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import arguments
 from regard.attention.watching import Seen, watch
+from regard.data.sequence_files import is_sequence
 from regard.decoding.attention_weights import AttentionMaps
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
@@ -77,7 +78,8 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
 
     Args:
         texts: one text or a list of texts; the result has the same form and order. A text that is longer than
-            the model's positions is truncated; a blank text gets no label.
+            the model's positions is truncated; a blank text gets no label. A model of sequences of numbers
+            takes files (.npy, .csv) or arrays (frames, channels) instead.
         model: a model folder, a name of `regard models` or a loaded classifier. By default the folder in
             REGARD_MODEL, else a bundled model.
         threshold: give no label if the most likely one is below this probability.
@@ -86,11 +88,14 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
             `plot` draws.
         progress: show a progress bar.
     """
-    texts, single = arguments.one_or_more("texts", texts)
+    attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
+    if not is_sequence(texts):
+        arguments.one_or_more("texts", texts)
     model = as_model(model, "classify")
     _check(model, threshold, batch_tokens)
-    attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
-    not_blank = [i for i, text in enumerate(texts) if text.strip()]
+    tokenizer = model.source_tokenizer
+    texts, single = tokenizer.inputs(texts)
+    not_blank = [i for i, text in enumerate(texts) if not tokenizer.is_blank(text)]
     truncated = truncate(model, [texts[i] for i in not_blank])
     labels, probabilities = predict(model, truncated, batch_tokens, progress=progress)
     results = [Classification("") for _ in texts]
@@ -108,7 +113,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
 def truncate(model: Classifier, texts: Sequence[str]) -> list[str]:
     """Truncate texts to the model's learned positions, of which one is for the end-of-sentence token."""
     positions = max_positions(model.encoder)
-    if positions is None:
+    if positions is None or model.source_tokenizer.kind == "frames":
         return list(texts)
     limit = positions - model.prepend_bos - 1
     truncated = list(texts)
@@ -132,7 +137,7 @@ def word_attention(
     the sum over its tokens.
     """
     _check(model, 0.0, batch_tokens)
-    texts = truncate(model, arguments.string_list("texts", texts))
+    texts = truncate(model, _inputs(model, texts))
     weights = token_attention(texts, model, batch_tokens)
     return [_by_word(model, text, w) for text, w in zip(texts, weights, strict=True)]
 
@@ -143,7 +148,7 @@ def token_attention(
 ) -> list[list[float]]:
     """Return the attention to each token of each text, EOS last; see `word_attention`."""
     _check(model, 0.0, batch_tokens)
-    texts = truncate(model, arguments.string_list("texts", texts))
+    texts = truncate(model, _inputs(model, texts))
     weights: dict[int, list[float]] = {}
     with evaluation_mode(model):
         for rows, tokens, lengths in batches(model, texts, batch_tokens):
@@ -173,7 +178,15 @@ def _received(seen: Seen, lengths: list[int]) -> Iterator[Tensor]:
         )
 
 
+def _inputs(model: Classifier, texts: Any) -> list[Any]:
+    """The texts or sequences as a list."""
+    is_text = model.source_tokenizer.kind != "frames"
+    return arguments.string_list("texts", texts) if is_text else model.source_tokenizer.inputs(texts)[0]
+
+
 def _by_word(model: Classifier, text: str, weights: list[float]) -> WordWeights:
+    if model.source_tokenizer.kind == "frames":
+        return WordWeights([str(i) for i in range(len(weights))], weights)
     words = Words.of_text(model.source_tokenizer, text)
     of_tokens = torch.tensor(weights[: len(words.owner)], dtype=torch.float64)
     return WordWeights(words.words, (of_tokens @ words.owner).tolist())

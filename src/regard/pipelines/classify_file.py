@@ -22,8 +22,6 @@ from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
 
-PROBES = ("model", "", "x")  # texts to check that the model has attention weights
-
 
 @dataclass(frozen=True)
 class ClassifyOptions:
@@ -187,5 +185,5 @@ def make_job(
     """Load the model, and check it and the options before the job starts."""
     model = load_kind(folder, device, Classifier, "classifying takes a classifier")
     if options.attention:
-        word_attention(PROBES, model)
+        word_attention([model.source_tokenizer.example], model)  # raises an error if it has none
     return ClassifyJob(model, options, output_format)

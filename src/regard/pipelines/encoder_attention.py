@@ -41,7 +41,7 @@ def _attention_of_texts(texts: Sequence[str], model: Any) -> Iterator[tuple[int,
                 )
             weights = {name: seen[name].weights().float().cpu() for name in seen}
             for row, i in enumerate(rows):
-                labels = _labels(model, texts[i], tokens[row, : lengths[row]].tolist())
+                labels = _labels(model, texts[i], tokens[row, : lengths[row]])
                 cropped = {name: _crop(name, w[row], len(labels)) for name, w in weights.items()}
                 yield i, AttentionMaps(labels, [], [], cropped)
 
@@ -56,9 +56,9 @@ def _run(model: Any, tokens: Tensor, lengths: Tensor) -> None:
         model(tokens, lengths)
 
 
-def _labels(model: Any, text: str, tokens: list[int]) -> list[str]:
-    """The tokens that the encoder reads; the words of the text, if the encoder reads words."""
-    if isinstance(model, Tagger) and not model.subwords:
+def _labels(model: Any, text: str, tokens: Tensor) -> list[str]:
+    """What the encoder reads: tokens, the words of the text, or the numbers of frames."""
+    if isinstance(model, Tagger) and not model.subwords and model.source_tokenizer.kind != "frames":
         return text.split(" ")
     return ["<s>"] * model.prepend_bos + model.source_tokenizer.tokens(tokens)
 

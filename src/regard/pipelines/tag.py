@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from regard.arguments import flag, integer, quoted
 from regard.data.conll_reader import one_word
+from regard.data.sequence_files import is_sequence
 from regard.data.tag_schemes import spans
 from regard.data.word_character_tokenizer import WordCharacterTokenizer
 from regard.data.word_splitter import Word, WordSplitter
@@ -84,7 +85,8 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
 
     Args:
         texts: a text, or a list of texts and lists of words. A text is split into words as in training; the
-            spans of a list of words count words instead of characters.
+            spans of a list of words count words instead of characters. A model of sequences of numbers takes
+            files (.npy, .csv) or arrays (frames, channels), and its spans count frames.
         model: a model folder, a name of `regard models` or a loaded tagger. By default the folder in
             REGARD_MODEL, else a bundled model.
         batch_tokens: maximum size of a batch.
@@ -92,8 +94,9 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
             of a text that is tagged in parts, those of the first part.
     """
     attention = flag("attention", attention)
-    given, single = ([texts], True) if isinstance(texts, str) else (_as_list(texts), False)
-    rows = [_check_text(text) for text in given]
+    sequences = is_sequence(texts)
+    given, single = ([texts], True) if isinstance(texts, str) or sequences else (_as_list(texts), False)
+    rows = [] if sequences else [_check_text(text) for text in given]
     model = as_model(model, "tag")
     if not isinstance(model, Tagger):
         what = getattr(model, "what", None)
@@ -104,6 +107,10 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
     if not hasattr(model, "source_tokenizer"):
         raise OptionError("tag takes a tagger with its tokenizers, as regard.load returns it")
     integer("batch_tokens", batch_tokens)
+    if model.source_tokenizer.kind == "frames":
+        return _tag_sequences(texts, model, batch_tokens, attention)
+    if sequences:
+        raise OptionError("this tagger reads text, got an array or a path; give texts or lists of words")
     split = word_splitter(model)
     words = [
         split(row) if isinstance(row, str) else [Word(word, i, i + 1) for i, word in enumerate(row)]
@@ -114,6 +121,29 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
     if attention:
         _add_attention(model, results)
     return results[0] if single else results
+
+
+def _tag_sequences(
+    sequences: Any, model: Tagger, batch_tokens: int, attention: bool
+) -> Tagged | list[Tagged]:
+    """Tag sequences of numbers; their words are the numbers of the frames."""
+    inputs, single = model.source_tokenizer.inputs(sequences)
+    tags = model.tag(inputs, batch_tokens)
+    results = [_tagged(frame_numbers(each), frame_words(each), each) for each in tags]
+    if attention:
+        for tagged, maps in zip(results, encoder_attention(inputs, model), strict=True):
+            tagged.attention = maps
+    return results[0] if single else results
+
+
+def frame_numbers(tags: Sequence[str]) -> list[str]:
+    """The numbers of the frames of a tagged sequence, from 0."""
+    return [str(i) for i in range(len(tags))]
+
+
+def frame_words(tags: Sequence[str]) -> list[Word]:
+    """The frames of a tagged sequence in the role of words."""
+    return [Word(number, i, i + 1) for i, number in enumerate(frame_numbers(tags))]
 
 
 def word_splitter(model: Tagger) -> Callable[[str], list[Word]]:
@@ -136,7 +166,9 @@ def _add_attention(model: Tagger, results: list[Tagged]) -> None:
     """Store the attention maps of each text that has words."""
     limit = min(MAX_WORDS, max_positions(model.encoder) or MAX_WORDS)
     with_words = [tagged for tagged in results if tagged.words]
-    parts = [next(model.split_words([one_word(word) for word in tagged.words[:limit]])) for tagged in with_words]
+    parts = [
+        next(model.split_words([one_word(word) for word in tagged.words[:limit]])) for tagged in with_words
+    ]
     for tagged, maps in zip(with_words, encoder_attention(parts, model), strict=True):
         tagged.attention = maps
 

@@ -19,7 +19,7 @@ from regard.pipelines.formats import OutputFormat, WithoutHeader, json_line
 from regard.pipelines.input import Chunk, Row, parsed
 from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
-from regard.pipelines.tag import mark_spans, tag, tag_words, word_splitter
+from regard.pipelines.tag import frame_words, mark_spans, tag, tag_words, word_splitter
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,17 @@ class TaggedLine:
     words: Sequence[Word]
     tags: Sequence[str]
     sentence: Sentence | None = None
+    frames: bool = False  # the words are the numbers of the frames of a sequence
 
     def spans(self) -> Iterator[tuple[Span, str, int, int]]:
-        """Yield each span with its text, start and end: characters of a line, words of a CoNLL sentence."""
+        """Yield each span with its text, start and end: characters of a line, words of a CoNLL sentence,
+        frames of a sequence.
+        """
         for span in spans(self.tags):
             words = self.words[span.start : span.stop]
-            if self.sentence is not None:
+            if self.frames:
+                yield span, f"{span.start}-{span.stop - 1}", span.start, span.stop
+            elif self.sentence is not None:
                 yield span, " ".join(word.text for word in words), span.start, span.stop
             else:
                 start, stop = words[0].start, words[-1].stop
@@ -73,12 +78,17 @@ class TaggedLine:
 
 @dataclass(frozen=True)
 class MarkedFormat(WithoutHeader):
-    """The line with its spans marked: [PER Ada Lovelace] was born in [LOC London]."""
+    """The line with its spans marked: [PER Ada Lovelace] was born in [LOC London]. For a sequence of numbers,
+    its file and the frames of each span: a.npy TAB 12-19 rising.
+    """
 
     mark: Callable[[str, str], str] | None = None
 
     def write(self, result: TaggedLine) -> str:
         line, words = result.row.text, result.words
+        if result.frames:
+            found = [f"{text} {span.type}" for span, text, _, _ in result.spans()]
+            return "\t".join([line, *found]) + "\n"
         if result.sentence is not None:
             line = " ".join(word.text for word in words)
             words = split_at_spaces(line)
@@ -130,7 +140,8 @@ class TagJob:
     def __init__(self, model: Tagger, options: TagOptions, output_format: OutputFormat[TaggedLine]) -> None:
         self.model, self.options, self.output_format = model, options, output_format
         self._packing = packing(Path(options.output))
-        self._split = split_at_spaces if options.spaced else word_splitter(model)
+        self._frames = model.source_tokenizer.kind == "frames"
+        self._split = split_at_spaces if options.spaced or self._frames else word_splitter(model)
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         text = "".join(map(self.output_format.write, self.results(chunk)))
@@ -138,6 +149,8 @@ class TagJob:
 
     def results(self, chunk: Chunk) -> list[TaggedLine]:
         """Tag the words of all rows in one call."""
+        if self._frames:
+            return self._sequences(chunk.rows)
         sentences = [self._sentence(row) if self.options.conll else None for row in chunk.rows]
         words = [self._words(row, sentence) for row, sentence in zip(chunk.rows, sentences, strict=True)]
         texts = [[word.text for word in of_row] for of_row in words]
@@ -146,8 +159,20 @@ class TagJob:
             tags = [scheme(self.options.scheme).convert(of_row) for of_row in tags]
         return [TaggedLine(*line) for line in zip(chunk.rows, words, tags, sentences, strict=True)]
 
+    def _sequences(self, rows: Sequence[Row]) -> list[TaggedLine]:
+        """Tag the sequences that the rows name."""
+        named = [i for i, row in enumerate(rows) if row.text.strip()]
+        tags = self.model.tag([rows[i].text for i in named], self.options.batch_tokens)
+        of_row = dict(zip(named, tags, strict=True))
+        return [
+            TaggedLine(row, frame_words(of_row.get(i, [])), of_row.get(i, []), frames=True)
+            for i, row in enumerate(rows)
+        ]
+
     def attention(self, lines: Sequence[str]) -> list[AttentionMaps | None]:
         """Return the attention maps of lines of text; None for a line without words."""
+        if self._frames:
+            return [tagged.attention for tagged in tag(lines, self.model, attention=True)]
         words = [[word.text for word in self._split(line)] for line in lines]
         return [tagged.attention for tagged in tag(words, self.model, attention=True)]
 
@@ -169,6 +194,11 @@ def make_job(
 ) -> TagJob:
     """Load the tagger, and check it and the options before the job starts."""
     model = load_kind(folder, device, Tagger, "tagging takes a tagger")
+    if model.source_tokenizer.kind == "frames" and (options.conll or options.spaced or options.scheme):
+        raise OptionError(
+            "CoNLL input, --spaced and --scheme are for words, and this tagger reads sequences of numbers; "
+            "leave them out"
+        )
     if options.scheme is not None:
         scheme(options.scheme)
     formats: dict[str, OutputFormat[TaggedLine]] = {

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.padding import pad_sources
+from regard.data.sequence_files import is_sequence
+from regard.data.tokenizer import BOS
 from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import as_strategy
@@ -85,7 +86,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     >>> regard.translate("Tom is happy.", model, strategy=Sample(top_p=0.9), limits=Limits(max_length=30))
 
     Args:
-        texts: one text or a list of texts; the result has the same form and order.
+        texts: one text or a list of texts; the result has the same form and order. A model of sequences of
+            numbers takes files (.npy, .csv) or arrays (frames, channels) instead.
         model: a model folder or a name of `regard models`, a loaded translator, an engine (`regard.fast`) or
             an `Ensemble`. By default the folder in REGARD_MODEL, else a bundled model.
         to: the target language. A model of several languages needs it, unless the text begins with a code
@@ -101,13 +103,17 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     """
     strategy = as_strategy(beam, strategy)
     count = strategy.check_nbest(None if nbest is None else arguments.integer("nbest", nbest))
-    texts, single = arguments.one_or_more("texts", texts)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
-    cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
+    if not is_sequence(texts):
+        arguments.one_or_more("texts", texts)
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    warn_if_translated(texts, to)
-    encoded = source.encode_batch(add_target(texts, model, to))
+    texts, single = source.inputs(texts)
+    cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
+    if source.kind != "frames":
+        warn_if_translated(texts, to)
+        texts = add_target(texts, model, to)
+    encoded = source.encode_batch(texts)
     results = translate_tokens(
         model,
         encoded,
@@ -208,15 +214,12 @@ def stream(
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
     """Encode the source sentences; return the decoder state and the first token, BOS, of each."""
-    lengths = np.array([len(task.input_ids) + 1 for task in tasks])
-    ids = np.full((len(tasks), lengths.max()), PAD)
-    real = np.arange(ids.shape[1]) < lengths[:, None]  # (sentences, longest)
-    ids[real] = np.fromiter(chain.from_iterable((*t.input_ids, EOS) for t in tasks), np.int64, lengths.sum())
+    ids, lengths = pad_sources([task.input_ids for task in tasks])
     source = torch.from_numpy(ids).to(model.device)
     memory = model.encode(source, torch.from_numpy(lengths).to(model.device))
     if hasattr(memory, "allow"):  # a shortlist must not exclude prefixes and required phrases
         memory.allow([{*task.prefix, *chain.from_iterable(task.required)} for task in tasks])
-    first = source.new_full((len(tasks),), BOS)
+    first = torch.full((len(tasks),), BOS, device=source.device)
     return model.start(memory, first), first
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,11 @@ def make_job(
     output_format: OutputFormat[TranslatedLine] | None = None,
 ) -> TranslateJob:
     """Load the model, or several for an ensemble, and check them and the options before the job starts."""
-    models = [load_kind(folder, device, Translator, "translating takes a translator") for folder in folders]
+    models: list[Any] = [
+        load_kind(folder, device, Translator, "translating takes a translator") for folder in folders
+    ]
+    if models[0].source_tokenizer.kind == "frames":
+        options = _for_sequences(options, len(models))
     if options.shortlist and len(models) > 1:
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
     shortlist = load_shortlist(folders[0]) if options.shortlist else None
@@ -223,6 +227,16 @@ def make_job(
     return job
 
 
+def _for_sequences(options: TranslateOptions, models: int) -> TranslateOptions:
+    """The options for a model that reads sequences of numbers: nothing is split or aligned to words."""
+    if options.align or options.shortlist or models > 1:
+        raise OptionError(
+            "--align, --show, --shortlist and --with are for text, and this model reads sequences of "
+            "numbers; leave them out"
+        )
+    return replace(options, split=False)
+
+
 def _check_attention(models: Sequence[Any]) -> None:
     from regard.decoding.attention_weights import attention_maps
 
@@ -230,7 +244,8 @@ def _check_attention(models: Sequence[Any]) -> None:
         raise OptionError(
             "alignments and attention are those of one model, got an ensemble; leave out --with"
         )
-    maps = attention_maps([[EOS]], [[EOS]], models[0], ("cross",))
+    tokenizer = models[0].source_tokenizer
+    maps = attention_maps([tokenizer.encode(tokenizer.example)], [[EOS]], models[0], ("cross",))
     if not maps[0].names("cross"):
         raise OptionError("this model's decoder has no attention to the source, so there is no alignment")
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.classifier import Classifier
 from regard.models.embedder import Embedder
+from regard.models.frames import require_text
 from regard.models.tagger import Tagger
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
@@ -114,6 +115,7 @@ def make_service(
     model: Any, name: str, limits: RequestLimits, *, engine: Any = None, workers: int | None = None
 ) -> Service:
     """Return the service for a model; `engine` is a faster form of an autoregressive model."""
+    require_text(model, "serving")
     if isinstance(model, AutoregressiveModel):
         return GenerationService(model, name, limits, engine=engine, workers=workers)
     return SERVICES[type(model)](model, name, limits, workers=workers)

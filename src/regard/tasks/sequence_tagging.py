@@ -9,8 +9,8 @@ from regard.data.batch import Batch
 from regard.data.row_formats import ROW_FORMATS
 from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.evaluation.tagging import tagging_scores
-from regard.models.tagger import TaggerOptions
-from regard.tasks.task import TASKS, Evaluation, Predictions
+from regard.models.tagger import TaggerOptions, tag_texts
+from regard.tasks.task import TASKS, Evaluation, Predictions, reads_frames
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Tag(TextTask):
     def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Use words with character features, and no label smoothing, which a CRF does not support."""
         raw = super().apply_defaults(raw)
-        for key, default in (("tokenizer", {"kind": "word-characters"}), ("training", {"smoothing": 0.0})):
+        words = {"kind": "word" if reads_frames(raw) else "word-characters"}
+        for key, default in (("tokenizer", words), ("training", {"smoothing": 0.0})):
             block = raw.get(key, {})
             if isinstance(block, dict):
                 raw[key] = {**default, **block}
@@ -43,7 +44,8 @@ class Tag(TextTask):
         yield from super().validate(recipe)
         model, training = recipe.model, recipe.training
         assert isinstance(model, TaggerOptions)
-        yield from _validate_tokenizer(model, recipe.tokenizer.kind)
+        if model.input.kind == "tokens":
+            yield from _validate_tokenizer(model, recipe.tokenizer.kind)
         if model.characters is not None and model.characters.width >= model.dim:
             yield (
                 f"model.characters.width {model.characters.width} leaves nothing of dim {model.dim} for the "
@@ -75,7 +77,7 @@ class Tag(TextTask):
         return int(batch.target_lengths.sum()) - len(batch)  # without EOS
 
     def predict(self, model: Any, texts: list[str], evaluation: Evaluation) -> list[Any]:
-        return model.tag([text.split(" ") for text in texts])
+        return tag_texts(model, texts)
 
     def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
         _, references = evaluation.data.texts(evaluation.split)

@@ -122,6 +122,10 @@ class Task(ABC):
 
     # Batches
 
+    def rows(self, recipe: Recipe) -> RowFormat:
+        """How files become rows; the input of the recipe's model decides what the source is."""
+        return recipe.model.input.row_format(self.row_format)
+
     def count_targets(self, batch: Batch) -> int:
         """Return the number of predictions in a batch; the loss is a mean over them."""
         return int(batch.target_lengths.sum())
@@ -161,6 +165,13 @@ class Task(ABC):
 
 
 TASKS: Registry[type[Task]] = Registry("task")
+
+
+def reads_frames(raw: dict[str, Any]) -> bool:
+    """True if the model of a recipe's raw mapping reads sequences of numbers."""
+    model = raw.get("model")
+    given = model.get("input") if isinstance(model, dict) else None
+    return (given.get("kind") if isinstance(given, dict) else given) == "frames"
 
 
 def get_task(name: str) -> Task:

@@ -50,6 +50,7 @@ class Estimate:
     read_all: bool  # all training rows were read, so the vocabulary is exact
     vocabulary: tuple[int | None, int]  # source, target
     parameters: dict[str, int]  # by part of the model
+    source_entries: str  # tokens or channels
     target_entries: str | None  # labels or tags; None: tokens
     loss_unit: str  # target tokens, rows, tags
     notes: list[str]  # how files are read
@@ -103,7 +104,9 @@ class Estimate:
     def _vocabulary_text(self) -> str:
         source, target = self.vocabulary
         if self.target_entries:
-            return f"{source:,} tokens, {target - len(SPECIALS):,} {self.target_entries}"
+            return f"{source:,} {self.source_entries}, {target - len(SPECIALS):,} {self.target_entries}"
+        if self.source_entries == "channels":
+            return f"{source:,} channels, {target:,} target tokens"
         sizes = f"{target:,}" if source in (None, target) else f"{source:,} source and {target:,} target"
         return f"{sizes} tokens" + (
             "" if self.read_all else f", by the recipe and the first {SAMPLE_ROWS:,} rows"
@@ -138,7 +141,7 @@ def _load_sample(recipe: Recipe, limit: int, pretrained: Pretrained | None) -> T
     task = get_task(recipe.task)
     sample = recipe.data.model_copy(update={"limit": limit})
     tokenizers = None if pretrained is None else pretrained.tokenizers(task)
-    corpus = load_corpus(sample, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=tokenizers)
+    corpus = load_corpus(sample, recipe.tokenizer, task=task.rows(recipe), seed=recipe.seed, given=tokenizers)
     return TrainingData(corpus)
 
 
@@ -192,6 +195,7 @@ def _make_estimate(
         read_all=read_all,
         vocabulary=vocabulary,
         parameters=measured.model.parameters_by_part(),
+        source_entries="channels" if task.rows(recipe).sequences else "tokens",
         target_entries=task.target_entries,
         loss_unit=task.loss_unit,
         notes=corpus.notes,
@@ -289,9 +293,9 @@ def _vocabulary_sizes(recipe: Recipe, data: TrainingData, exact: bool) -> tuple[
     # Ids of bytes follow those of words, so the size that was counted is used for word-characters too.
     if exact or recipe.tokenizer.kind in ("character", "word-characters"):
         return sizes
-    has_labels = get_task(recipe.task).row_format.labels
-    largest = recipe.tokenizer.size
-    return (None if source is None else largest), len(target) if has_labels else largest
+    rows, largest = get_task(recipe.task).rows(recipe), recipe.tokenizer.size
+    source_size = None if source is None else len(source) if rows.sequences else largest
+    return source_size, len(target) if rows.labels else largest
 
 
 def count_rows(recipe: Recipe, data: TrainingData) -> dict[str, int]:
@@ -316,7 +320,7 @@ def _count_split(recipe: Recipe, split: str) -> int:
         count = corpus.row_count(split, data.source, data.target, data.version)
         if count is not None:
             return count
-    rows = split_rows(data, split, get_task(recipe.task).row_format)
+    rows = split_rows(data, split, get_task(recipe.task).rows(recipe))
     size = sum(path.stat().st_size for path in rows.files)
     with track(size, f"counting {split}", "bytes") as progress:
         return sum(len(block[0]) for block in rows.blocks(progress.advance))
@@ -324,7 +328,7 @@ def _count_split(recipe: Recipe, split: str) -> int:
 
 def _first_row(recipe: Recipe) -> tuple[str, ...]:
     """The first readable training row."""
-    rows = split_rows(recipe.data, "train", get_task(recipe.task).row_format)
+    rows = split_rows(recipe.data, "train", get_task(recipe.task).rows(recipe))
     return next((row for row in rows if all(text.strip() and not is_unreadable(text) for text in row)), ())
 
 

@@ -59,7 +59,7 @@ class TrainingData:
             corpus = load_corpus(
                 recipe.data,
                 recipe.tokenizer,
-                task=task.row_format,
+                task=task.rows(recipe),
                 seed=recipe.seed,
                 given=given,
                 training_rows=distilled,

@@ -16,6 +16,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
 from regard.layers.residual import LayerNorm
 from regard.models.attention_options import NoPosition
+from regard.models.frames import FrameProjection
 from regard.models.transformer import TransformerDecoder, TransformerEncoder, TransformerLayer
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2, "gelu-tanh": 3, "swish": 4}
@@ -50,6 +51,8 @@ def layer_shape(model: Any) -> LayerShape:
                 "positions must be added to the embeddings, and here they are a "
                 f"{type(stack.position).__name__}"
             )
+    if isinstance(getattr(model, "source", None), FrameProjection):
+        raise Unsupported("the model reads sequences of numbers instead of tokens")
     if isinstance(model.output.readout, nn.Linear):
         raise Unsupported("the output has a linear layer before the projection to the vocabulary")
     if hasattr(model, "source") and model.source.scale != model.target.scale:

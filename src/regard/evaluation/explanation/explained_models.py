@@ -22,6 +22,7 @@ from regard.decoding.limits import Limits
 from regard.errors import DataError, OptionError
 from regard.models.classifier import Classifier
 from regard.models.encoder import max_positions
+from regard.models.frames import require_text
 from regard.models.tagger import Tagger
 from regard.pipelines.classify import truncate
 from regard.pipelines.tag import word_splitter
@@ -357,6 +358,7 @@ def explained_model(model: Any, tokenizer: Any = None) -> ExplainedModel:
     if isinstance(kind, str) and kind in EXPLAINED:
         if getattr(model, "target_tokenizer", None) is None:
             raise OptionError("faithfulness takes a model with its tokenizers, as regard.load returns it")
+        require_text(model, "faithfulness")
         return EXPLAINED[kind](model)
     if isinstance(kind, str) and isinstance(getattr(model, "what", None), str):
         raise OptionError(f"faithfulness is for {', '.join(EXPLAINED)} models, and this is {model.what}")

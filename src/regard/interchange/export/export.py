@@ -15,6 +15,7 @@ from regard.interchange.export.compare import Comparison, Model, compare, requir
 from regard.interchange.export.format import FORMATS, ExportFormat
 from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from regard.models.autoregressive import require_autoregressive
+from regard.models.frames import require_text
 
 
 def export(
@@ -36,6 +37,7 @@ def export(
     folder = Path(folder)
     chosen = FORMATS[to]() if isinstance(to, str) else to
     require_autoregressive(model, "exports")
+    require_text(model, "export")
     chosen.check_supported(model)
     check_free(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()

@@ -1,0 +1,264 @@
+"""A learned alignment: one attention head on a frozen translator, trained to agree with given links.
+
+After SHIFT-AET (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"): the
+query is the decoder's state at the step that *reads* a target token, the keys are the encoder's states. Links
+for training come from the attention of two translators, one in each direction, so no person has to annotate.
+
+    weights = softmax(W_q s_t · W_k h_s / √d),   loss = −Σ_t log Σ_(s linked with t) weights(t, s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.attention.attend import weights as attention_weights
+from regard.attention.position_masks import Padding
+from regard.data.padding import pad_sources
+from regard.data.tokenizer import BOS, PAD
+from regard.decoding.batching import evaluation_mode
+from regard.errors import DataError, FolderError, OptionError
+from regard.files.atomic import atomic_path
+from regard.models.translator import Translator
+from regard.pipelines.token_words import WordAlignment, Words, word_weights
+from regard.pipelines.word_links import Links
+
+BATCH_TOKENS = 4096  # target tokens, padding included
+
+
+@dataclass(frozen=True)
+class HeadTraining:
+    """How an alignment head is trained: Adam with a linear decay of the learning rate.
+
+    Args:
+        steps: optimizer steps.
+        lr: the first learning rate.
+        batch_tokens: target tokens of a batch, padding included.
+        layer: the decoder layer whose states are the queries, from 0; −1 is the last.
+        seed: of the weights and of the order of the pairs.
+    """
+
+    steps: int = 1500
+    lr: float = 1e-3
+    batch_tokens: int = BATCH_TOKENS
+    layer: int = -2
+    seed: int = 1
+
+
+class AlignmentHead(nn.Module):
+    """Attention from the states of a decoder layer, when it reads a token, to the states of the encoder."""
+
+    def __init__(self, decoder_width: int, encoder_width: int, layer: int = -2) -> None:
+        super().__init__()
+        self.layer = layer
+        self.query = nn.Linear(decoder_width, decoder_width, bias=False)
+        self.key = nn.Linear(encoder_width, decoder_width, bias=False)
+
+    @classmethod
+    def of(cls, model: Translator, layer: int = -2) -> AlignmentHead:
+        """A new head for a translator with a Transformer decoder."""
+        layers: Any = getattr(model.decoder, "layers", None)
+        if not isinstance(model, Translator) or not isinstance(layers, nn.ModuleList):
+            raise OptionError(
+                "an alignment head needs a translator with a Transformer decoder; train one with "
+                "model.decoder.kind=transformer"
+            )
+        if not -len(layers) <= layer < len(layers):
+            raise OptionError(f"layer {layer} does not exist; this decoder has {len(layers)} layers, from 0")
+        return cls(model.decoder.width, model.encoder.width, layer).to(model.device)  # type: ignore[arg-type]
+
+    def forward(self, states: Tensor, memory: Tensor, lengths: Tensor) -> Tensor:
+        """States (batch, T, width) and encoder states (batch, S, width) → weights (batch, T, S)."""
+        query, key = self.query(states), self.key(memory)
+        mask = Padding(lengths, finite=True)
+        return attention_weights(query[:, None], key[:, None], mask=mask)[:, 0]
+
+    def align_words(
+        self, sources: Sequence[str], targets: Sequence[str], model: Translator
+    ) -> Iterator[tuple[int, WordAlignment]]:
+        """Yield the index and the weights between words of each pair, in any order."""
+        with torch.no_grad():
+            for batch in _Pairs(model, sources, targets).batches(BATCH_TOKENS):
+                weights = self(*_states(model, batch, self.layer)).cpu()  # (batch, T, S)
+                for row, i in enumerate(batch.rows):
+                    source, target = batch.words[row]
+                    between = word_weights(weights[row], source, target)
+                    yield i, WordAlignment(between, source.words, target.words)
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights."""
+        tensors = {name: p.detach().cpu().contiguous() for name, p in self.named_parameters()}
+        with atomic_path(Path(path)) as temporary:
+            save_file(tensors, temporary, metadata={"layer": str(self.layer)})
+
+    @classmethod
+    def load(cls, path: str | Path, model: Translator) -> AlignmentHead:
+        """Read the weights of a head for this model."""
+        try:
+            with safe_open(str(path), "pt") as stored:
+                layer = int((stored.metadata() or {})["layer"])
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, ValueError):
+            raise FolderError(f"{path} is no alignment head; train it again") from None
+        head = cls.of(model, layer)
+        try:
+            head.load_state_dict(tensors)
+        except RuntimeError:
+            raise FolderError(f"{path} is an alignment head of another model; train it again") from None
+        return head
+
+
+def train_alignment_head(
+    model: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    links: Sequence[Links],
+    options: HeadTraining = HeadTraining(),  # noqa: B008 - frozen
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> AlignmentHead:
+    """Train a head on the links of sentence pairs; the translator does not change.
+
+    `report` is called with each step and its loss (nats per linked target word).
+    """
+    if not len(sources) == len(targets) == len(links):
+        raise DataError(
+            f"there are {len(sources)} sources, {len(targets)} targets and links of {len(links)} pairs; "
+            "give one of each"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        head = AlignmentHead.of(model, options.layer)
+    optimizer = torch.optim.Adam(head.parameters(), lr=options.lr)
+    pairs, draw = _Pairs(model, sources, targets, links), torch.Generator().manual_seed(options.seed)
+    step = 0
+    while step < options.steps:
+        seen = step
+        for batch in pairs.batches(options.batch_tokens, draw):
+            for group in optimizer.param_groups:
+                group["lr"] = options.lr * (1 - step / options.steps)
+            loss = _loss(head, model, batch)
+            if loss is None:
+                continue
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            report(step, float(loss.detach()))
+            if step == options.steps:
+                break
+        if step == seen:
+            raise DataError("none of the pairs has a link to learn from; give pairs with links")
+    return head.eval()
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Token ids of some pairs, and their words."""
+
+    rows: list[int]
+    source: Tensor
+    lengths: Tensor
+    target: Tensor  # BOS y1 … yn
+    words: list[tuple[Words, Words]]
+    links: list[Links]
+
+
+class _Pairs:
+    """Sentence pairs of a translator, tokenized once."""
+
+    def __init__(
+        self, model: Translator, sources: Sequence[str], targets: Sequence[str], links: Sequence[Links] = ()
+    ) -> None:
+        self.model, self.links, self.texts = model, links, (sources, targets)
+        self._known: dict[int, tuple[Words, Words]] = {}
+        tokenizers: Any = model.source_tokenizer, model.target_tokenizer
+        self.ids = [t.encode_batch(list(texts)) for t, texts in zip(tokenizers, self.texts, strict=True)]
+
+    def batches(self, tokens: int, draw: torch.Generator | None = None) -> Iterator[_Batch]:
+        """Yield batches of similar length; with `draw` in random order."""
+        lengths = [max(map(len, pair)) + 1 for pair in zip(*self.ids, strict=True)]
+        order = range(len(lengths))
+        if draw is not None:
+            order = torch.randperm(len(lengths), generator=draw).tolist()
+        order = sorted(order, key=lengths.__getitem__)  # stable: equal lengths stay shuffled
+        groups: list[list[int]] = [[]]
+        for i in order:
+            if groups[-1] and (len(groups[-1]) + 1) * lengths[i] > tokens:
+                groups.append([])
+            groups[-1].append(i)
+        if draw is not None:
+            groups = [groups[i] for i in torch.randperm(len(groups), generator=draw).tolist()]
+        yield from map(self._batch, filter(None, groups))
+
+    def _batch(self, rows: list[int]) -> _Batch:
+        device = self.model.device
+        source, lengths = pad_sources([self.ids[0][i] for i in rows])
+        longest = max(len(self.ids[1][i]) for i in rows)
+        target = [[BOS, *self.ids[1][i], *[PAD] * (longest - len(self.ids[1][i]))] for i in rows]
+        return _Batch(
+            rows,
+            torch.from_numpy(source).to(device),
+            torch.from_numpy(lengths).to(device),
+            torch.tensor(target, device=device),
+            [self._words(i) for i in rows],
+            [self.links[i] for i in rows] if self.links else [],
+        )
+
+    def _words(self, i: int) -> tuple[Words, Words]:
+        if i not in self._known:
+            tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
+            sides = zip(tokenizers, self.texts, strict=True)
+            source, target = (Words.of_text(tokenizer, texts[i]) for tokenizer, texts in sides)
+            self._known[i] = source, target
+        return self._known[i]
+
+
+@torch.no_grad()
+def _states(model: Translator, batch: _Batch, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Decoder states when each target token is read (batch, T, width), encoder states, source lengths."""
+    outputs: list[Any] = []
+    layers: Any = model.decoder.layers
+    hook = layers[layer].register_forward_hook(lambda module, args, output: outputs.append(output))
+    try:
+        with evaluation_mode(model):
+            memory = model.encode(batch.source, batch.lengths)
+            model.decoder(model.target(batch.target), memory)
+    finally:
+        hook.remove()
+    output = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
+    return output[:, 1:], memory.states, batch.lengths  # after BOS: the step that reads y1, y2, …
+
+
+def _loss(head: AlignmentHead, model: Translator, batch: _Batch) -> Tensor | None:
+    """−log of the weight on the linked source words, the mean over target words with links."""
+    weights = head(*_states(model, batch, head.layer))  # (batch, T, S)
+    source = _stacked(
+        [words.owner for words, _ in batch.words], weights, weights.shape[2]
+    )  # (batch, S, words)
+    target = _stacked(
+        [words.owner for _, words in batch.words], weights, weights.shape[1]
+    )  # (batch, T, words)
+    tokens = target.sum(1)[..., None].clamp(min=1)  # of each target word
+    between = target.transpose(1, 2) @ weights @ source / tokens  # (batch, target words, source words)
+    linked = torch.zeros(between.shape)
+    for row, links in enumerate(batch.links):
+        for s, t in links:
+            linked[row, t, s] = 1
+    linked = linked.to(between)
+    mass = (between * linked).sum(-1)[linked.any(-1)]
+    return -mass.clamp(min=1e-9).log().mean() if len(mass) else None
+
+
+def _stacked(owners: list[Tensor], like: Tensor, tokens: int) -> Tensor:
+    """Matrices (tokens, words) of different sizes as one (batch, tokens, words), padded with 0."""
+    stacked = torch.zeros(len(owners), tokens, max(owner.shape[1] for owner in owners))
+    for row, owner in enumerate(owners):
+        stacked[row, : owner.shape[0], : owner.shape[1]] = owner
+    return stacked.to(like)

@@ -1,0 +1,61 @@
+"""Tests of alignment_choice.py: the choice has the lowest error of all, found by trying each."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import regard
+from regard.data.tokenizer import Tokenizer
+from regard.errors import OptionError
+from regard.evaluation.alignment import Gold, score
+from regard.evaluation.alignment_choice import JOINS, choose_alignment, layer_weights
+from regard.pipelines.align import View, align_words
+from regard.pipelines.word_links import LinkSelection
+
+LAYER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
+GOLD = [Gold(frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 2), (2, 1)}))] * 2
+
+
+def drawn(seed, names):
+    """Weights of two pairs of three words by name."""
+    draw = torch.Generator().manual_seed(seed)
+    return {name: [torch.rand(3, 3, generator=draw).softmax(-1) for _ in range(2)] for name in names}
+
+
+def test_the_choice_has_the_lowest_error_of_all_combinations():
+    forward, backward = drawn(1, "abc"), drawn(2, "xy")
+    choice = choose_alignment(forward, backward, GOLD)
+    errors = [
+        score(
+            [LinkSelection(mutual=mutual and join != "weights", join=join).joined(f, b) for f, b in pairs],
+            GOLD,
+        ).aer
+        for a, x, join, mutual in product(forward, backward, JOINS, (False, True))
+        for pairs in [list(zip(forward[a], backward[x], strict=True))]
+    ]
+    assert choice.score.aer == pytest.approx(min(errors))
+    assert score(choice.links(forward, backward), GOLD).aer == choice.score.aer
+
+
+def test_perfect_weights_are_chosen():
+    right = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])  # (target, source)
+    forward = {**drawn(3, "a"), "right": [right] * 2}
+    backward = {**drawn(4, "x"), "right": [right.T] * 2}
+    choice = choose_alignment(forward, backward, GOLD)
+    assert choice.score.aer == 0 and "right" in str(choice)
+    with pytest.raises(OptionError, match="no weights to choose from"):
+        choose_alignment({}, backward, GOLD)
+
+
+def test_weights_of_layers_are_those_of_align():
+    tokenizer = Tokenizer.train(["ein kleiner Hund", "a small dog"], "bpe", 40)
+    model = regard.build(
+        {"dim": 16, "encoder": LAYER, "decoder": LAYER}, len(tokenizer), len(tokenizer)
+    ).eval()
+    model.source_tokenizer = model.target_tokenizer = tokenizer
+    sources, targets = ["ein Hund", "kleiner Hund ein"], ["a dog", "small a"]
+    found = layer_weights(sources, targets, model)
+    assert list(found) == [f"layer {i}, {step}" for i in (0, 1) for step in ("generates", "reads")]
+    for i, alignment in align_words(sources, targets, model, View(1, shift=True)):
+        torch.testing.assert_close(found["layer 1, reads"][i], alignment.weights)
