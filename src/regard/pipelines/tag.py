@@ -136,7 +136,9 @@ def _add_attention(model: Tagger, results: list[Tagged]) -> None:
     """Store the attention maps of each text that has words."""
     limit = min(MAX_WORDS, max_positions(model.encoder) or MAX_WORDS)
     with_words = [tagged for tagged in results if tagged.words]
-    parts = [next(model.split_words([one_word(word) for word in tagged.words[:limit]])) for tagged in with_words]
+    parts = [
+        next(model.split_words([one_word(word) for word in tagged.words[:limit]])) for tagged in with_words
+    ]
     for tagged, maps in zip(with_words, encoder_attention(parts, model), strict=True):
         tagged.attention = maps
 
