@@ -1,9 +1,10 @@
-"""Sequences of numbers: scikit-learn's digits as a data set, and a linear baseline.
+"""Classify sequences of numbers: write scikit-learn's digits as a dataset, and score a linear baseline.
 
-    python -m benchmarks.sequences digits digits      1,797 images of 8 × 8 as 8 frames of 8 channels
-    regard train digits/classify.yaml
-    python -m benchmarks.sequences baseline digits    logistic regression on the flattened frames
-    python -m benchmarks.sequences baseline signals   the same for the recordings of regard.data.keyword_signals
+    python -m benchmarks.sequences digits FOLDER      write 1,797 images of 8 × 8 as 8 frames of 8 channels
+    regard train FOLDER/classify.yaml                 train a Transformer on them
+    python -m benchmarks.sequences baseline FOLDER    logistic regression on the flattened frames
+
+`baseline` also takes the folder that `regard.data.keyword_signals` writes.
 
 Needs scikit-learn: pip install "regard[interactions]".
 """
@@ -22,8 +23,8 @@ from regard.errors import RegardError
 from regard.files.atomic import write_file
 
 RECIPE = """\
-# A handwritten digit as a sequence: 8 rows of 8 pixels. Trained on the first half of scikit-learn's digits,
-# 100 of it for validation, tested on the second half, as scikit-learn's own example.
+# A handwritten digit as a sequence: 8 rows of 8 pixels. The first half of scikit-learn's digits is for
+# training (its last 100 images for validation), the second half for testing, as in scikit-learn's example.
 name: digits
 task: classify
 seed: 1
@@ -45,7 +46,7 @@ training: { steps: null, epochs: 40, smoothing: 0.0, validate_every: 65, save_ev
 
 
 def write_digits(folder: Path) -> None:
-    """Write scikit-learn's digits: the first 798 images, 100 for validation, the second half for testing."""
+    """Write a recipe and scikit-learn's digits: 798 for training, 100 for validation, 899 for testing."""
     from sklearn.datasets import load_digits
 
     digits: Any = load_digits()

@@ -1,5 +1,5 @@
-"""The attention operator beside its peers: time, error and memory. See `python -m benchmarks.attend --help`.
+"""Benchmark the attention operator against other libraries. See `python -m benchmarks.attend --help`.
 
-cases.py has what is measured, problem.py its inputs and the float64 truth, peers.py the other systems,
-measure.py takes time, error and memory, report.py prints the tables.
+cases.py lists the cases, problem.py builds their inputs and the float64 reference, peers.py calls the other
+libraries, measure.py measures time, error and memory, report.py prints the tables.
 """

@@ -18,7 +18,8 @@ from regard.conformance import CLASSES, case, check
 from regard.conformance.backends import KERNEL_BACKENDS, regard
 from regard.version import __version__
 
-FEWER = {"Flex": 33, "regard: flex": 20}  # every shape is compiled, so only each 33rd or 20th case
+# These functions run --cases divided by this number, because they compile each new shape.
+CASE_DIVISORS = {"Flex": 33, "regard: flex": 20}
 OURS = {"regard": regard} | {f"regard: {name}": backend for name, backend in KERNEL_BACKENDS.items()}
 
 
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     names = [*PEERS, *OURS]
     parser = argparse.ArgumentParser("python -m benchmarks.conformance", description=__doc__)
     parser.add_argument(
-        "--cases", type=int, default=100, help="cases of each class; far fewer for Flex (default 100)"
+        "--cases", type=int, default=100, help="cases per class, default 100; Flex runs a fraction of them"
     )
     parser.add_argument(
         "--peer", action="append", metavar="NAME", help=f"only this function, repeatable: {'; '.join(names)}"
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     unknown = [name for name in options.peer or () if name not in names]
     if unknown:
-        parser.error(f"no function is called {unknown[0]!r}; there are {'; '.join(names)}")
+        parser.error(f"there is no function {unknown[0]!r}; choose one of {'; '.join(names)}")
     warnings.simplefilter("ignore")
     columns: dict[str, dict[str, Counter[str]]] = {}
     for name in options.peer or names:
@@ -51,14 +52,14 @@ def main(argv: list[str] | None = None) -> int:
         except ImportError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
             continue
-        count = max(1, options.cases // FEWER.get(name, 1))
+        count = max(1, options.cases // CASE_DIVISORS.get(name, 1))
         columns[name] = {x: _count(name, x, backend, count) for x in options.classes or CLASSES}
     print(_table(columns))
     return 0
 
 
 def _count(name: str, kind: str, backend: Attention, cases: int) -> Counter[str]:
-    """Verdicts of one function on one class; wrong ones are printed as they come."""
+    """Count the verdicts of one function on one class of cases; print each wrong result at once."""
     counts, reasons, start = Counter[str](), Counter[str](), time.perf_counter()
     for seed in range(cases):
         outcome = check(case(kind, seed), backend)
@@ -83,7 +84,7 @@ def _cell(counts: Counter[str]) -> str:
 
 
 def _table(columns: dict[str, dict[str, Counter[str]]]) -> str:
-    """Two tables, of others and of ours, under a line of versions."""
+    """A line of versions and two Markdown tables: other libraries, then regard's own backends."""
     packages = sorted({PEERS[name][1] for name in columns if name in PEERS} | {"torch"})
     versions = ", ".join(f"{x} {importlib.metadata.version(x)}" for x in packages)
     lines = [

@@ -255,7 +255,7 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
         ("a\n", ("--column", 2), OptionError, "--column is for CoNLL input"),
         ("a\n", ("--json", "--to-conll"), OptionError, "--json and --to-conll exclude each other"),
         ("a\n", ("--json", "--scheme", "bilou"), OptionError, "one of bio, iobes, io, got 'bilou'"),
-        ("a\n", ("--scheme", "bio"), OptionError, "--scheme is for written tags"),
+        ("a\n", ("--scheme", "bio"), OptionError, "--scheme is for CoNLL and JSON output"),
         ("a\n", ("--field", "x"), DataError, "line 1 of .* is not a JSON object"),
     ],
 )

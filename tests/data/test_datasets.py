@@ -204,7 +204,7 @@ def test_a_file_that_differs_from_the_manifest_is_reported(real_data, tmp_path, 
     (folder / "input.txt").write_text("To be,\nor not to be.\n" * 40, encoding="utf-8")
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
     corpus = load({"corpus": "tiny-shakespeare"}, {"kind": "character"}, "language")
-    assert "input.txt is not the file of the manifest" in corpus.warnings[0]
+    assert "input.txt differs from the file in the manifest" in corpus.warnings[0]
 
 
 def test_wikitext_has_the_published_counts(real_data):

@@ -68,7 +68,7 @@ def test_blocks_may_end_anywhere(tmp_path, monkeypatch, block):
 def test_a_line_beyond_the_limit_keeps_its_place(tmp_path, monkeypatch, block):
     path = write(tmp_path / "a", b"\n".join([b"short", b"x" * 11, b"y" * 10, b"z" * 500, b"end", b"w" * 300]))
     monkeypatch.setattr(text_files, "BLOCK", block)
-    assert read(path, most=10) == ["short", LONG, "y" * 10, LONG, "end", LONG]
+    assert read(path, max_characters=10) == ["short", LONG, "y" * 10, LONG, "end", LONG]
 
 
 def test_a_giant_line_is_never_in_memory(tmp_path):

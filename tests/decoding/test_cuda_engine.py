@@ -149,7 +149,7 @@ def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
     monkeypatch.setattr(
         Buffers,
         "continue_search",
-        lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1],
+        lambda self, *given: (sizes.append(self.size.sentences), narrow(self, *given))[1],
     )
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
@@ -208,7 +208,7 @@ def test_nan_weights_are_an_error():
     with torch.no_grad():
         model.target.table.weight[9] = torch.nan
         model.decoder.layers[0].feed.W1.weight[:] = torch.nan
-    with pytest.raises(OptionError, match="sentence 1 has a probability"):
+    with pytest.raises(OptionError, match="sentence 1 no output with a finite score"):
         translate_tokens(engine(model), [[5]])
 
 

@@ -148,7 +148,7 @@ def test_bad_requests_are_one_sentence(translator):
         explored.run(Job("  \n"))
     with pytest.raises(RequestError, match=f"at most {MAX_TOKENS}"):
         explored.run(Job("ein " * 200))
-    with pytest.raises(OptionError, match="key is the column"):
+    with pytest.raises(OptionError, match="needs key, the column"):
         as_edits((AttentionChange(map="x", change="pin"),))
     with pytest.raises(OptionError, match="matches no module"):
         explored.run(Job(TEXT, edits={"decoder.layers.7.cross": [Zero()]}))

@@ -100,7 +100,7 @@ def test_changes_are_compared_with_their_base(client):
         ({"text": "a", "base": "nothing"}, 404, "no longer kept"),
         ({"text": "a", "to": "xx"}, 422, "to='xx'"),
         ({"text": "a", "changes": [{"map": "x", "change": "zero"}]}, 422, "intervene"),
-        ({"text": "a", "changes": [{"map": "x", "change": "pin"}]}, 422, "key is the column"),
+        ({"text": "a", "changes": [{"map": "x", "change": "pin"}]}, 422, "needs key, the column"),
         (b"{", 422, "JSON"),
     ],
 )

@@ -10,7 +10,7 @@ from regard.evaluation.explanation.measures import MEASURES
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.explored_model import ExploredModel
 from regard.explorer.run_job import Job
-from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS, chance, readings
+from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS, chance_limit, readings
 from regard.models.folder import load
 from tests.decoding import model_folders
 from tests.explorer import toy
@@ -88,8 +88,8 @@ def test_chance_is_the_95_percent_bound_of_unrelated_rankings():
     sign = torch.sign(order[:, :, None] - order[:, None, :])
     fixed = torch.sign(torch.arange(12.0)[:, None] - torch.arange(12.0)[None, :])
     tau = (sign * fixed).sum((1, 2)) / (12 * 11)
-    assert float((tau.abs() > chance(12)).double().mean()) == pytest.approx(0.05, abs=0.015)
-    assert chance(2) == 1.0
+    assert float((tau.abs() > chance_limit(12)).double().mean()) == pytest.approx(0.05, abs=0.015)
+    assert chance_limit(2) == 1.0
 
 
 def test_the_sentences_follow_the_figures():

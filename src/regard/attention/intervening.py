@@ -155,7 +155,7 @@ def active_interventions() -> tuple[Intervention, ...]:
     return tuple(x for x in watching.active_observers() if isinstance(x, Intervention))
 
 
-def refuse_engine(engine: object, model: nn.Module) -> None:
+def reject_interventions(engine: object, model: nn.Module) -> None:
     """Raise if an `intervene` of the model is active: its engine does not call `attend`."""
     interventions = active_interventions()
     if interventions and any(id(m) in active.paths for active in interventions for m in model.modules()):

@@ -29,15 +29,15 @@ def lookup(
     """Dictionary lookup, z = Σⱼ 1[q = kⱼ] vⱼ. query (..., Tq, D) → (..., Tq, Dv).
 
     >>> keys, values = torch.eye(3), torch.tensor([[10.0], [20.0], [30.0]])
-    >>> regard.lookup(keys[1:2], keys, values)
-    tensor([[20.]])
-    >>> regard.lookup(keys[1:2], keys, values, temperature=1000.0)  # almost the mean
-    tensor([[20.]])
+    >>> regard.lookup(keys[:1], keys, values)
+    tensor([[10.]])
+    >>> regard.lookup(keys[:1], keys, values, temperature=1000.0)  # almost the mean, 20
+    tensor([[19.9933]])
 
     A missing key gives zeros; values of equal keys are summed. With a temperature τ the lookup is soft, z =
-    Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ: the mean of all values as τ → ∞, the dictionary as τ → 0 if exactly
+    Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ: the mean of all values as τ → ∞, the hard lookup as τ → 0 if exactly
     one key equals the query. The default similarity is −‖q − k‖². A dot product prefers long keys, so its
-    limit is the dictionary only for unit vectors.
+    limit is the hard lookup only for unit vectors.
     """
     if temperature is None and similarity is None:
         return attend(query, key, value, energy=Match(), normalize=Raw())

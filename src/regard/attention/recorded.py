@@ -17,7 +17,7 @@ from regard.attention.column_sums import column_sums_by_triton
 from regard.attention.diversity import HeadDiversity, head_diversity
 from regard.attention.kernels import reference
 from regard.attention.precision import compute_dtype
-from regard.attention.score_tiles import Tile, for_each_tile, has_tiles
+from regard.attention.score_tiles import Tile, can_tile, for_each_tile
 from regard.attention.selection import IndexLike, Selection
 from regard.errors import OptionError
 from regard.pictures.attention_views import attention_picture
@@ -68,7 +68,7 @@ class Recorded(Pictured):
         """The selected rows of the attention matrix, exact. An int removes its axis, as in indexing."""
         selection = Selection.of(self.call, batch, head, query)
         reference.check_stage(stage)
-        if stage not in ("normalised", "gated") or not has_tiles(selection):
+        if stage not in ("normalised", "gated") or not can_tile(selection):
             return selection.squeeze(_weights_by_reference(selection, stage))
         weights = torch.zeros(selection.shape, dtype=self.call.dtype, device=self.call.query.device)
         merged = weights.view(-1, *weights.shape[-3:])  # (sequences, heads, queries, Tk)
@@ -88,7 +88,7 @@ class Recorded(Pictured):
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= call.Tk:
             raise OptionError(f"k must be between 1 and the {call.Tk} keys, got {k!r}")
         selection = Selection.of(call, batch, head, query)
-        if not has_tiles(selection):
+        if not can_tile(selection):
             tops = [_weights_by_reference(chunk, "gated").topk(k, -1) for chunk in selection.chunks()]
             values, keys = (torch.cat(list(x), -2) for x in zip(*tops, strict=True))
             return selection.squeeze(values), selection.squeeze(keys)
@@ -116,7 +116,7 @@ class Recorded(Pictured):
             return sums if batch is None else sums[batch]
         *outer, _, Tk = selection.shape
         total = torch.zeros((*outer, Tk), dtype=compute_dtype(self.call.dtype), device=self.call.query.device)
-        if not has_tiles(selection):
+        if not can_tile(selection):
             for chunk in selection.chunks():
                 total += _weights_by_reference(chunk, "gated").to(total.dtype).sum(-2)
             return selection.squeeze(total, has_queries=False)
@@ -132,7 +132,7 @@ class Recorded(Pictured):
     def entropy(self, *, batch: IndexLike = None, head: IndexLike = None, query: IndexLike = None) -> Tensor:
         """−Σ a log a of each row in nats, in at least float32: 0 for one key, log Tk for uniform weights."""
         selection, dtype = Selection.of(self.call, batch, head, query), compute_dtype(self.call.dtype)
-        if not has_tiles(selection):
+        if not can_tile(selection):
             chunks = [
                 torch.special.entr(_weights_by_reference(chunk, "gated").to(dtype)).sum(-1, keepdim=True)
                 for chunk in selection.chunks()

@@ -1,7 +1,7 @@
-"""Attention scores of a recorded call, one tile at a time: one matmul over the visible keys.
+"""Compute the attention matrix of a recorded call tile by tile, so that only one tile is in memory.
 
-For dot-product energies with softmax, nearly all attention. At most one tile of the matrix exists at a time.
-Plain torch, any device.
+Each tile is one matmul of a block of queries with the keys they may see. For dot-product energies with
+softmax; plain torch, on any device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = 128  # queries of a tile; more if there are few keys
 BOUND = 60.0  # exp(60) times any number of keys is finite in float32, and exp(−60) is still a normal number
 
 
-def has_tiles(selection: Selection) -> bool:
+def can_tile(selection: Selection) -> bool:
     """Whether the call can be computed in tiles."""
     call = selection.call
     return (
@@ -58,7 +58,7 @@ class Tile:
     columns: slice  # keys
 
     def part_of(self, x: Tensor, columns: slice | None = None, all_rows: bool = False) -> Tensor:
-        """The view of x, (sequences, heads, queries, ·), that this tile covers."""
+        """The view of x, (sequences, heads, queries, ·), that this tile covers; `all_rows`: all queries."""
         x = x[self.sequences, self.heads, slice(None) if all_rows else self.rows]
         return x if columns is None else x[..., columns]
 
@@ -194,7 +194,7 @@ def for_each_tile(selection: Selection, visit: Callable[[Tile], None], min_keys:
 def _score_bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]:
     """Upper bounds of |score| / temperature per sequence and key head, by Cauchy-Schwarz.
 
-    Not on a GPU: reading them would wait for all kernels before, and its softmax is fused anyway.
+    Infinite on a GPU: copying them to the host would synchronize, and softmax is a fused kernel there anyway.
     """
     if call.bias is not None or q.device.type != "cpu":
         return [[math.inf] * q.shape[1]] * q.shape[0]
@@ -271,7 +271,7 @@ class _ScoreModifiers:
         self.edges: dict[tuple[int, ...], Tensor] = {}
 
     def move(self, rows: slice, columns: slice) -> None:
-        """Go to the next rows (among the selected queries) and keys."""
+        """Compute mask, bias and gate for the next rows (among the selected queries) and keys."""
         selection, call = self.selection, self.call
         index = _query_index(selection, rows)
         self.band = _band(call.mask, call.Tq, call.Tk) if isinstance(index, slice) else None
@@ -343,7 +343,7 @@ class _ScoreModifiers:
                 x[..., a - first : b - first].masked_fill_(hidden, value)
 
     def _edge(self, a: int, b: int, rows: int, low: int, high: int) -> Tensor:
-        """True where a key is hidden, (rows, b − a); keys count from the first query.
+        """True where a key is hidden, (rows, b − a); a and b are relative to the first query.
 
         Cached: most tiles share it.
         """

@@ -1,1 +1,1 @@
-"""The command line: one file per group of commands, thin."""
+"""The command line: one module per command or group of commands; the work is done elsewhere."""

@@ -293,10 +293,10 @@ def _report_views(aligner: Aligner) -> None:
 
 
 def _print(text: str) -> None:
-    from regard.pipelines.job import write_errors
+    from regard.pipelines.job import convert_write_errors
 
     try:
-        with write_errors("standard output"):
+        with convert_write_errors("standard output"):
             print(text, end="", flush=True)
     except BrokenPipeError:  # like `cat` when its reader is gone
         # Python would raise again when it flushes the rest at exit.

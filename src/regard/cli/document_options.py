@@ -1,4 +1,4 @@
-"""Options and input of the commands about documents: index, duplicates, label."""
+"""The options that `regard index`, `duplicates` and `label` share, and how they read and embed documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DocumentOptions(OptionGroup):
             help="minilm (needs the extra minilm), or the folder of a model or run.",
         ),
     ] = "minilm"
-    text: Annotated[
+    text_column: Annotated[
         str | None,
         option(
             "--text",
@@ -40,7 +40,7 @@ class DocumentOptions(OptionGroup):
             rich_help_panel=INPUT,
         ),
     ] = None
-    name: Annotated[
+    id_column: Annotated[
         str | None,
         option(
             "--id",
@@ -57,13 +57,16 @@ class DocumentOptions(OptionGroup):
         from regard.cli.jobs import report
         from regard.search.documents import read_documents
 
-        documents = read_documents(files, text=self.text, name=self.name, strict=self.strict)
+        documents = read_documents(files, text=self.text_column, name=self.id_column, strict=self.strict)
         for warning in documents.warnings():
             report(warning)
         return documents
 
     def embed(self, files: list[Path]) -> tuple[list[Document], Any, Embedder | None]:
-        """Return documents, their vectors and the model; None for an index, which has its vectors already."""
+        """Return the documents, their vectors and the model that computed them.
+
+        If `files` is the folder of an index, the vectors are read from it and the model is None.
+        """
         from regard.pipelines.embed import embed
         from regard.search.embedders import load_embedder
         from regard.search.index import MANIFEST, Index
@@ -89,10 +92,10 @@ def check_output(output: Path) -> None:
 def write_output(output: Path, text: str) -> None:
     """Write to standard output, or to a file atomically."""
     from regard.files.atomic import write_file
-    from regard.pipelines.job import write_errors
+    from regard.pipelines.job import convert_write_errors
 
     if str(output) == "-":
         sys.stdout.write(text)
         return
-    with write_errors(str(output)):
+    with convert_write_errors(str(output)):
         write_file(output, text)

@@ -225,7 +225,7 @@ def _print(
 
 
 def _write(text: str) -> None:
-    from regard.pipelines.job import Stream, write_errors
+    from regard.pipelines.job import Stream, convert_write_errors
 
-    with write_errors("standard output"):
+    with convert_write_errors("standard output"):
         Stream(1, "standard output").write(text.encode("utf-8", "replace"))

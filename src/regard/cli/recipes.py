@@ -59,8 +59,8 @@ def _list() -> None:
     )
     console.print("`regard distill TEACHER NAME` trains a translator on the translations of a larger one")
     console.print(
-        "files of your own: `regard train classifier my.csv`, tagger my.conll, translator my.tsv, "
-        "language-model my.txt"
+        "on files of your own: `regard train classifier my.csv`, `regard train tagger my.conll`, "
+        "`regard train translator my.tsv`, `regard train language-model my.txt`"
     )
 
 

@@ -47,7 +47,7 @@ class TagInput(shared.OptionGroup):
     strict: shared.Strict = False
 
     def all_end_with(self, texts: list[str], suffixes: tuple[str, ...]) -> bool:
-        """True if files are named with -i and all have one of these suffixes."""
+        """True if there is an -i option and all files, `texts` included, have one of these suffixes."""
         from regard.data.text_files import suffix
 
         files = [*self.files, *map(Path, texts)] if self.files else []
@@ -89,7 +89,7 @@ def command(
     picture: shared.PictureOptions,
     job: shared.BatchJobOptions,
 ) -> None:
-    """Find the spans that a tagger was trained on, line by line and in order.
+    """Find names and other spans with a trained tagger, line by line and in order.
 
     Input is plain text, which is split into words, or CoNLL (a word per line), which gets one more column.
     Output is the text with marked spans (in colour on a terminal), CoNLL, or JSON lines with position and
@@ -156,7 +156,7 @@ def _check(options: TagOptions) -> None:
     if options.scheme is not None:
         scheme(options.scheme)
         if options.output_format == "text":
-            raise OptionError("--scheme is for written tags; write CoNLL or JSON, or leave it out")
+            raise OptionError("--scheme is for CoNLL and JSON output; choose one of them, or leave it out")
 
 
 def _source(texts: list[str], input: TagInput, options: TagOptions, model: Path) -> Source:

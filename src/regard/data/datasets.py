@@ -86,7 +86,7 @@ class Corpus:
     _task: str | RowFormat = field(repr=False)
 
     def test(self, name: str | None = None) -> Split:
-        """A test split, by default the usual one of the corpus."""
+        """Load a test split, by default the first of `test_names`."""
         split = name or next(iter(self.test_names), "test")
         return load_split(self._data, split, self.source_tokenizer, self.target_tokenizer, self._task)
 
@@ -108,7 +108,7 @@ def load_corpus(
         seed: seed of BPE-dropout.
         given: source and target tokenizers of a pretrained model, used instead of trained ones. Labels and
             tags come from the data; if they are those of the target tokenizer, its order is kept.
-        training_rows: used, all of them, instead of the training rows of `data`.
+        training_rows: replace the training rows of `data`; `data.limit` does not apply to them.
     """
     data, options = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
     row_format = row_format_of(task)
@@ -169,7 +169,7 @@ def load_split(
 
 def _checked_rows(data: Any, task: str | RowFormat, training_rows: Rows | None) -> dict[str, Rows]:
     """The readers of the splits that the data has, with their files checked."""
-    present = {"train": True, "validation": _has(data, "validation"), "test": bool(data.test)}
+    present = {"train": True, "validation": _has_split(data, "validation"), "test": bool(data.test)}
     rows = {split: split_rows(data, split, task) for split in SPLITS if present[split]}
     if training_rows is not None:
         rows["train"], data.limit = training_rows, None
@@ -189,22 +189,22 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     row_format = row_format_of(task)
     data = _section("data", data, DATA)
     fold = None if data.test else _fold(data)
-    share = data.hold_out if not _names(data, "validation") else None
-    by: dict[str, Any] = {"classes": row_format.classes, "key": row_format.split_key}
+    share = data.hold_out if not _names_split(data, "validation") else None
+    grouping: dict[str, Any] = {"classes": row_format.classes, "key": row_format.split_key}
     if split == "test" and fold is not None:
-        return SplitRows(_rows_of(data, "train", row_format), *fold, **by)
+        return SplitRows(_rows_of(data, "train", row_format), *fold, **grouping)
     if split not in ("train", "validation") or (split == "validation" and share is None):
         return _rows_of(data, split, row_format)
     rows = _rows_of(data, "train", row_format)
     if fold is not None:
-        rows = SplitRows(rows, *fold, inside=False, **by)
+        rows = SplitRows(rows, *fold, inside=False, **grouping)
     if share is not None and not row_format.paired:  # a text is read in order, so its end is held out
         return RowRange(rows, 1 - share, 1.0) if split == "validation" else RowRange(rows, 0.0, 1 - share)
-    return rows if share is None else SplitRows(rows, 0.0, share, inside=split == "validation", **by)
+    return rows if share is None else SplitRows(rows, 0.0, share, inside=split == "validation", **grouping)
 
 
 def _fold(data: Any) -> tuple[float, float] | None:
-    """The range of rows that the fold of a cross-validation tests on; None without folds."""
+    """The test rows of a cross-validation fold, (start, stop) as shares of all rows; None without folds."""
     folds = data.folds or (corpora.find(data.corpus).folds if data.corpus is not None else None)
     if folds is None:
         if data.fold is not None:
@@ -259,14 +259,14 @@ def _corpus_rows(name: str, split: str, data: Any, row_format: RowFormat) -> Row
     return corpus.rows(split, data.source, data.target, version)
 
 
-def _names(data: Any, split: str) -> bool:
+def _names_split(data: Any, split: str) -> bool:
     return bool(getattr(data, split)) or (
         data.corpus is not None and split in corpora.find(data.corpus).roles
     )
 
 
-def _has(data: Any, split: str) -> bool:
-    return _names(data, split) or (split == "validation" and data.hold_out is not None)
+def _has_split(data: Any, split: str) -> bool:
+    return _names_split(data, split) or (split == "validation" and data.hold_out is not None)
 
 
 def _test_names(data: Any) -> list[str]:
@@ -292,7 +292,7 @@ def _split(
         []
     ] * (1 + rows.paired)
     if not texts[0] and isinstance(rows, SplitRows | RowRange):
-        raise DataError(_empty_split(name, rows))
+        raise DataError(_empty_split_message(name, rows))
     prepared = prepare(
         rows,
         source,
@@ -306,7 +306,7 @@ def _split(
     return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
 
 
-def _empty_split(name: str, rows: SplitRows | RowRange) -> str:
+def _empty_split_message(name: str, rows: SplitRows | RowRange) -> str:
     """The message for an empty split of the training rows."""
     count = sum(len(block[0]) for block in rows.rows.blocks())
     share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
@@ -340,7 +340,7 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
     if data.corpus is not None:
         corpus = corpora.find(data.corpus)
         warnings += [
-            f"{corpus.folder / file} is not the file of the manifest, so scores do not compare; "
+            f"{corpus.folder / file} differs from the file in the manifest, so scores are not comparable; "
             f"see `regard data {for_shell(corpus.name)}`"
             for file in corpus.differing(hashes.known)
         ]

@@ -36,8 +36,8 @@ from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
 VERSION = 1  # of the folder format and of everything here that determines the tokens
-SMALL = 8 << 20  # bytes of files that one process encodes
-Numbers = NDArray[np.int64]
+SMALL = 8 << 20  # bytes; one process encodes files of at most this total size
+RowIndices = NDArray[np.int64]
 
 
 @dataclass
@@ -54,10 +54,10 @@ class Report:
     ratio: int = 0  # longer side more than max_ratio times the shorter
     source_tokens: int = 0  # without BPE-dropout, EOS included
     target_tokens: int = 0
-    unknown: int = 0  # of them, UNK
+    unknown: int = 0  # UNK tokens of both sides
 
     def dropped(self) -> dict[str, int]:
-        """The reasons why rows were dropped, with their counts, as text."""
+        """Number of dropped rows by reason; reasons without rows are left out."""
         named = {
             "not UTF-8": self.bad_utf8,
             "longer than a line may be": self.long_line,
@@ -181,15 +181,15 @@ def prepare(
 ) -> Prepared:
     """Return the rows as tokens, from the cache or encoded now.
 
-    `name` and `expected`, the number of rows, are for the progress bar.
+    `name` and `expected` (the number of rows) are only for the progress bar.
     """
     rows.check()
     if rows.paired and source_tokenizer is None:
-        raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
+        raise OptionError("pairs need a source tokenizer; if both sides share one, pass it twice")
     if settings.dropout:
         for tokenizer in (source_tokenizer, target_tokenizer):
             if tokenizer is not None and tokenizer.kind not in ("label", "frames"):
-                BpeDropout(tokenizer, settings.dropout)
+                BpeDropout(tokenizer, settings.dropout)  # raises if the tokenizer does not support it
     identity = {
         "version": VERSION,
         "files": (hashes or Hashes()).of(rows.files),
@@ -211,7 +211,7 @@ def prepare(
 
             SequencePreparation(rows, tokenizers, settings, temporary).run(checksum, name, expected)
             return
-        _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(
+        _TextPreparation(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(
             checksum, name, expected
         )
 
@@ -230,10 +230,10 @@ def _is_complete(folder: Path) -> bool:
 
 def usable(
     rows: Rows, limit: int | None, report: Report, advance: Any = lambda n: None
-) -> Iterator[tuple[Block, Numbers]]:
+) -> Iterator[tuple[Block, RowIndices]]:
     """Yield blocks of usable rows with their original indices; count the others in `report`.
 
-    Pairs must have something on both sides. In a language model's text an empty line is a line.
+    A pair with an empty side is not usable; an empty line in a language model's text is.
     """
     for block in rows.blocks(advance):
         if limit is not None and report.read + len(block[0]) > limit:
@@ -269,8 +269,8 @@ def _is_usable(row: tuple[str, ...], paired: bool, report: Report) -> bool:
     return True
 
 
-class _Preparing:
-    """One preparation: its open files and counts."""
+class _TextPreparation:
+    """Encodes the rows of text files and writes the folder of a prepared dataset."""
 
     def __init__(
         self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: EncodingSettings, folder: Path
@@ -291,7 +291,7 @@ class _Preparing:
         total, unit = (size, "bytes") if expected is None else (expected, "rows")
         with ExitStack() as stack, track(total, f"preparing {name}", unit) as progress:
             lines = self._open(stack)
-            waiting: deque[Numbers] = deque()  # indices of rows that are being encoded
+            waiting: deque[RowIndices] = deque()  # indices of rows that are being encoded
             chunks = usable(
                 self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore
             )
@@ -329,7 +329,7 @@ class _Preparing:
         return stack.enter_context(GrowingArray(self.folder / "lines.npy", np.int64))
 
     def _append(self, encoding: Encoding) -> None:
-        """Write the rows of a chunk, each with EOS, and count them."""
+        """Write the rows of a chunk, each with its end token, and count them."""
         self.report.kept += int(encoding.keep.sum())
         for counter, number in encoding.counts.items():
             setattr(self.report, counter, getattr(self.report, counter) + number)
@@ -346,7 +346,7 @@ class _Preparing:
 
 
 def worker_count(size: int) -> int:
-    """Number of processes: REGARD_WORKERS, or one per core, or one for files too small to be worth more."""
+    """Number of encoding processes: REGARD_WORKERS if set, else 1 for small files, else one per core."""
     setting = os.environ.get("REGARD_WORKERS")
     if setting is not None and not setting.isdigit():
         raise OptionError(f"REGARD_WORKERS must be an integer, got {setting!r}")
@@ -357,7 +357,7 @@ def _ignore(count: int) -> None:
     """Ignore progress."""
 
 
-def _blocks(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> Iterator[Block]:
+def _blocks(chunks: Iterator[tuple[Block, RowIndices]], waiting: deque[RowIndices]) -> Iterator[Block]:
     """Yield the blocks; append the row indices of each to `waiting`."""
     for block, numbers in chunks:
         waiting.append(numbers)

@@ -1,7 +1,7 @@
-"""The selection of the bundled sample from Tatoeba, so that it can be reproduced from the full corpus.
+"""Select the bundled sample from the full Tatoeba corpus, so that it can be reproduced.
 
-It has short sentences of common words, which a small model learns to translate within a minute or two on a
-laptop.
+The sample has short sentences of common words, which a small model learns to translate within a minute or
+two on a laptop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENGLISH, _GERMAN = re.compile(r"[A-Za-z ,.?!']+"), re.compile(r"[A-Za-zÄÖÜä
 
 
 def short_pairs(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Select English-German pairs of short sentences of common words; of each English sentence, one pair."""
+    """Select English-German pairs of short sentences of common words, one pair per English sentence."""
     pairs = [(english, german) for english, german in rows]
     common = [
         {word for word, _ in Counter(word for pair in pairs for word in _words(pair[side])).most_common(most)}

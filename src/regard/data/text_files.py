@@ -34,14 +34,14 @@ _OTHER_FORMATS = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28
 
 
 def lines(
-    path: Path, *, most: int = MAX_CHARACTERS, advance: Callable[[int], None] = lambda n: None
+    path: Path, *, max_characters: int = MAX_CHARACTERS, advance: Callable[[int], None] = lambda n: None
 ) -> Iterator[list[str]]:
     """Yield blocks of decoded lines without line ends; call `advance` with the number of bytes read.
 
     Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at
     the same time.
     """
-    return _decoded(unpacked(path, advance=advance), most)
+    return _decoded(unpacked(path, advance=advance), max_characters)
 
 
 def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> Iterator[bytes]:
@@ -74,7 +74,9 @@ def check_file(path: Path) -> None:
         if not path.exists():
             raise DataError(f"there is no file {path}; check the name")
         if not path.is_file():
-            raise DataError(f"{path} is not a file that can be read twice; write it to a file first")
+            raise DataError(
+                f"{path} is not a regular file and cannot be read twice; copy its content to a file first"
+            )
         with path.open("rb") as file:
             if not file.read(1):
                 raise DataError(f"{path} is empty; give a file with text")
@@ -188,9 +190,9 @@ def _more(file: BinaryIO, advance: Callable[[int], None]) -> bytes:
     return data
 
 
-def _prefetched(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
-    """Prefetch blocks in a thread, at most `most` of them; decompression releases the GIL."""
-    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
+def _prefetched(blocks: Iterator[bytes], max_blocks: int = 4) -> Iterator[bytes]:
+    """Prefetch up to `max_blocks` blocks in a thread; decompression releases the GIL."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(max_blocks)
     stop = threading.Event()
 
     def put(item: bytes | BaseException | None) -> None:
@@ -221,10 +223,10 @@ def _prefetched(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
         thread.join()
 
 
-def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
-    """Split blocks of bytes into lines. A line beyond the limit is dropped while it is read."""
+def _decoded(blocks: Iterator[bytes], max_characters: int) -> Iterator[list[str]]:
+    """Split blocks of bytes into decoded lines; LONG replaces a line that is longer than the limit."""
     tail, skipping, first = b"", False, True
-    widest = 4 * most + 2  # bytes that `most` characters and an end may take
+    widest = 4 * max_characters + 2  # bytes of a line: 4 per character in UTF-8, and \r\n
     for block in blocks:
         if first:
             block, first = block.removeprefix(b"\xef\xbb\xbf"), False
@@ -237,18 +239,18 @@ def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
         complete, incomplete = block[:cut], block[cut + 1 :]
         if skipping:
             end = complete.find(b"\n")
-            decoded = [LONG] + ([] if end < 0 else _lines(complete[end + 1 :], most))
+            decoded = [LONG] + ([] if end < 0 else _lines(complete[end + 1 :], max_characters))
         else:
-            decoded = _lines(tail + complete, most)
+            decoded = _lines(tail + complete, max_characters)
         tail, skipping = (incomplete, False) if len(incomplete) <= widest else (b"", True)
         yield decoded
     if skipping:
         yield [LONG]
     elif tail:
-        yield _lines(tail, most)
+        yield _lines(tail, max_characters)
 
 
-def _lines(data: bytes, most: int) -> list[str]:
+def _lines(data: bytes, max_characters: int) -> list[str]:
     try:
         text = data.decode("utf-8")
         decoded = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
@@ -256,8 +258,8 @@ def _lines(data: bytes, most: int) -> list[str]:
         decoded = [_line(line) for line in data.split(b"\n")]
     return (
         decoded
-        if len(data) <= most or max(map(len, decoded)) <= most
-        else [line if len(line) <= most else LONG for line in decoded]
+        if len(data) <= max_characters or max(map(len, decoded)) <= max_characters
+        else [line if len(line) <= max_characters else LONG for line in decoded]
     )
 
 

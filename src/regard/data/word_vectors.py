@@ -138,7 +138,7 @@ def _read_text(vectors: _Vectors, header: re.Match[bytes] | None, advance: Calla
 
 
 def _lines(path: Path, advance: Callable[[int], None]) -> Iterator[str]:
-    for block in lines(path, most=MAX_LINE, advance=advance):
+    for block in lines(path, max_characters=MAX_LINE, advance=advance):
         yield from block
 
 

@@ -1,4 +1,4 @@
-"""Test on random inputs whether a layer is separable or permutation-equivariant in T.
+"""Test on random inputs whether a layer is separable or permutation-equivariant along the sequence axis T.
 
 A layer z: R^(T×M) → R^(T×K) is separable when z(X)_t = g(x_t) with one g for all t, and equivariant when
 permuting its input permutes its output in the same way. Separable layers are equivariant; attention is
@@ -22,12 +22,10 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PropertyResult:
-    """Whether the property held in every trial (also as a bool), and the worst violation relative to the
-    output.
-    """
+    """The result of a test; as a bool it is `holds`."""
 
-    holds: bool
-    violation: float
+    holds: bool  # in every trial
+    violation: float  # the largest difference of all trials, relative to the output
     tolerance: float
     trials: int
 
@@ -44,7 +42,11 @@ def is_separable(
     tolerance: float = 1e-9,
     seed: int = 0,
 ) -> PropertyResult:
-    """Copy x_t to position s of another random sequence: a separable layer has the same output there."""
+    """Test whether the output at each position depends only on the input there, not on the position.
+
+    Each trial copies x_t to position s of another random sequence and compares the two outputs. `dim` is the
+    input width, by default `layer.dim`.
+    """
 
     def violation(run: Layer, x: Tensor, rng: torch.Generator) -> float:
         t, s = (int(torch.randint(T, (), generator=rng)) for _ in range(2))
@@ -65,7 +67,10 @@ def is_equivariant(
     tolerance: float = 1e-9,
     seed: int = 0,
 ) -> PropertyResult:
-    """Permuting the input of an equivariant layer permutes its output."""
+    """Test whether permuting the input permutes the output in the same way.
+
+    `dim` is the input width, by default `layer.dim`.
+    """
 
     def violation(run: Layer, x: Tensor, rng: torch.Generator) -> float:
         order = torch.randperm(T, generator=rng)

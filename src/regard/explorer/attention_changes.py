@@ -1,4 +1,4 @@
-"""Changes of attention that the page requests, as edits of `regard.intervene`."""
+"""Convert the attention changes in a request of the page to edits for `regard.intervene`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AttentionChange(Body):
 
     map: str = Field(max_length=200, description="Name of the attention map, as in `regard.watch`.")
     change: Literal["uniform", "zero", "pin", "weights"] = Field(
-        description="uniform: equal weights; zero: no weights; pin: all weight on one key; weights: given ones."
+        description="uniform: equal weights; zero: no weights; pin: all weight on one key; weights: as given."
     )
     head: int | None = Field(None, ge=0, description="The head; default: all heads of the map.")
     row: int | None = Field(None, ge=0, description="The row (query position); default: all rows.")
@@ -55,9 +55,9 @@ def as_edits(changes: tuple[AttentionChange, ...]) -> dict[str, list[Edit]]:
 
 def _as_edit(change: AttentionChange) -> Edit:
     if (change.key is not None) != (change.change == "pin"):
-        raise OptionError("key is the column that change 'pin' needs, and no other change takes it")
+        raise OptionError("change 'pin' needs key, the column that gets all weight; other changes take none")
     if (change.weights is not None) != (change.change == "weights"):
-        raise OptionError("weights are what change 'weights' needs, and no other change takes them")
+        raise OptionError("change 'weights' needs weights, one per column; other changes take none")
     if change.weights is not None:
         return GivenRow(change.weights, heads=change.head, queries=change.row)
     if change.change == "uniform":

@@ -1,4 +1,4 @@
-"""How far the attention of one run explains one of its outputs: figures, and one sentence on each."""
+"""The faithfulness measures for one output of a run: their values, and a sentence that interprets each."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from regard.models.tagger import Tagger
 from regard.pictures.labels import clean
 from regard.serving.http_errors import client_left
 
-MAX_TOKENS = 128  # of a text: leave-one-out runs the model once for each
-MEASURED = ("correlation", "uniform", "permuted", "erasure")
+MAX_TOKENS = 128  # of a text; leave-one-out runs the model once per token
+SHOWN_MEASURES = ("correlation", "uniform", "permuted", "erasure")
 OPTIONS = MeasureOptions(permutations=50)
 NO_DISTRIBUTION = (
     "An embedder returns a vector and chooses nothing, so there is no decision that attention could explain: "
     "these figures compare probabilities of a decision."
 )
-HARDLY, MOSTLY = 0.1, 0.5  # total variation
-MARGIN = 0.02  # of probability, by which attention must beat a random order
+HARDLY, MOSTLY = 0.1, 0.5  # total variation: below, the output hardly changes; from here on, mostly
+MARGIN = 0.02  # probability by which attention must beat a random order
 Cancelled = Callable[[], bool]
 
 
-class OneWord(ExplainedTagger):
+class OneWordTagger(ExplainedTagger):
     """A tagger that explains the tag of a given word."""
 
     word = 0
@@ -53,15 +53,15 @@ def trust(
     """Return the figures for one output of a run as JSON, or the reason why there are none.
 
     Args:
-        row: the output: a token of a translation or continuation, a word of a tagger; None: the first.
-        attention: the name of the attention that is the explanation; None: the default of `faithfulness`.
+        row: index of the output token (translation, continuation) or of the tagged word; None: the first.
+        attention: name of the attention map to test as an explanation; None: the default of `faithfulness`.
     """
     if run.task == "embed":
         return {"reason": NO_DISTRIBUTION}
     if run.maps is None:
         return {"reason": "This model has no attention that could explain its output."}
     if len(run.maps.source or run.maps.inputs) > MAX_TOKENS:
-        return {"reason": f"The figures run the model once for each token; shorten the text to {MAX_TOKENS}."}
+        return {"reason": f"Measuring runs the model once per token; use at most {MAX_TOKENS} tokens."}
     if attention is not None and attention not in run.maps:
         raise OptionError(f"there is no attention {attention!r} in this run")
     try:
@@ -70,7 +70,7 @@ def trust(
         return {"reason": f"There are no figures: {error}."}
     figures: dict[str, float] = {}
     scores: dict[str, list[float]] = {"attention": probe.attention.tolist()}
-    for name in MEASURED:
+    for name in SHOWN_MEASURES:
         if cancelled():
             raise client_left()
         measured = MEASURES[name](probe, OPTIONS)
@@ -91,7 +91,7 @@ def trust(
 def _probe(model: Any, run: Run, row: int | None, attention: str | None) -> tuple[Probe, int]:
     """The probe of the explained output, and the index of that output."""
     if isinstance(model, Tagger):
-        tagger = OneWord(model)
+        tagger = OneWordTagger(model)
         tags = run.output["tags"]
         tagger.word = next((i for i, tag in enumerate(tags) if tag != "O"), 0) if row is None else row
         return Probe(tagger, " ".join(run.output["words"]), attention=attention), tagger.word
@@ -102,15 +102,14 @@ def _probe(model: Any, run: Run, row: int | None, attention: str | None) -> tupl
     target = run.private["target"]
     if not 0 <= chosen < len(target):
         raise OptionError(f"there is no token {chosen}; the output has {len(target)}, counted from 0")
-    given = _given(run, explained, chosen)
+    given = _step_input(run, explained, chosen)
     probe = Probe(explained, run.text, attention=attention, given=given)
-    probe.predicted = target[
-        chosen
-    ]  # a beam or a forced prefix may choose another than the most likely token
+    # Beam search or a forced prefix may have chosen a token that is not the most likely one.
+    probe.predicted = target[chosen]
     return probe, chosen
 
 
-def _given(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput:
+def _step_input(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput:
     """The input of the step that generates token `row`."""
     target, source = run.private["target"], run.private["source"]
     tokenizer: Any = explained.model.target_tokenizer if source is None else explained.model.source_tokenizer
@@ -128,12 +127,12 @@ def _given(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput:
 def readings(figures: dict[str, float], count: int, prediction: str) -> list[dict[str, Any]]:
     """Title, value and one sentence for each figure, of a text of `count` tokens."""
     chosen = {
-        "tau_gradient": _read_tau(figures["tau_gradient"], "gradient", count),
-        "tau_leave_one_out": _read_tau(figures["tau_leave_one_out"], "leave_one_out", count),
-        "change_uniform": _read_change(figures["change_uniform"], "equal attention to all tokens"),
-        "change_permuted": _read_change(figures["change_permuted"], "the weights in random order"),
-        "comprehensiveness": _read_removal(figures, prediction),
-        "sufficiency": _read_kept(figures, prediction),
+        "tau_gradient": _tau_sentence(figures["tau_gradient"], "gradient", count),
+        "tau_leave_one_out": _tau_sentence(figures["tau_leave_one_out"], "leave_one_out", count),
+        "change_uniform": _change_sentence(figures["change_uniform"], "equal attention to all tokens"),
+        "change_permuted": _change_sentence(figures["change_permuted"], "the weights in random order"),
+        "comprehensiveness": _removal_sentence(figures, prediction),
+        "sufficiency": _kept_sentence(figures, prediction),
     }
     return [
         {
@@ -147,7 +146,7 @@ def readings(figures: dict[str, float], count: int, prediction: str) -> list[dic
     ]
 
 
-def chance(count: int) -> float:
+def chance_limit(count: int) -> float:
     """The |τ| that two unrelated rankings of `count` tokens exceed in 5 % of cases (normal approximation).
 
     The variance of Kendall's τ under independence is 2(2n + 5) / 9n(n − 1).
@@ -155,11 +154,11 @@ def chance(count: int) -> float:
     return min(1.0, 1.96 * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1))))
 
 
-def _read_tau(value: float, other: str, count: int) -> str:
+def _tau_sentence(value: float, other: str, count: int) -> str:
     title = TITLES[other]
     if math.isnan(value):
         return "Not defined: all scores are equal, or there is one token."
-    limit = chance(count)
+    limit = chance_limit(count)
     if abs(value) <= limit:
         return (
             f"Attention and {title} order the {count} tokens no more alike than chance (within ±{limit:.2f})."
@@ -168,7 +167,7 @@ def _read_tau(value: float, other: str, count: int) -> str:
     return f"Tokens with more attention {which} by {title}; chance stays within ±{limit:.2f}."
 
 
-def _read_change(value: float, how: str) -> str:
+def _change_sentence(value: float, how: str) -> str:
     if value < HARDLY:
         return f"With {how} the output hardly changes: it does not depend on these weights."
     if value < MOSTLY:
@@ -176,10 +175,10 @@ def _read_change(value: float, how: str) -> str:
     return f"With {how} the output changes mostly: it depends on these weights."
 
 
-def _read_removal(figures: dict[str, float], prediction: str) -> str:
+def _removal_sentence(figures: dict[str, float], prediction: str) -> str:
     value, random = figures["comprehensiveness"], figures["comprehensiveness_random"]
     if math.isnan(value) or math.isnan(random):
-        return "Not defined: nothing of the text is left without its tokens."
+        return "Not defined: removing tokens leaves no text."
     found = "attention finds tokens that count" if value > random + MARGIN else "attention finds none"
     return (
         f"Without the tokens of most attention the probability of “{prediction}” falls by {value:.2f}, "
@@ -187,10 +186,10 @@ def _read_removal(figures: dict[str, float], prediction: str) -> str:
     )
 
 
-def _read_kept(figures: dict[str, float], prediction: str) -> str:
+def _kept_sentence(figures: dict[str, float], prediction: str) -> str:
     value, random = figures["sufficiency"], figures["sufficiency_random"]
     if math.isnan(value) or math.isnan(random):
-        return "Not defined: nothing of the text is left."
+        return "Not defined: no text is left."
     found = "they say more than others" if value < random - MARGIN else "they say no more than others"
     return (
         f"With the tokens of most attention alone the probability of “{prediction}” falls by {value:.2f}, "

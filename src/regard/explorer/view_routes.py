@@ -1,4 +1,4 @@
-"""The routes of single views: search tree, trust, gold links, stages and differences of heads, exports."""
+"""HTTP routes of the views: search tree, trust, gold links, stages and diversity of heads, exports."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DOWNLOAD = {"content-disposition": "attachment", "content-security-policy": "san
 
 
 class SearchRequest(Body):
-    """A text whose search is recorded."""
+    """A text to decode; the reply is the search tree."""
 
-    text: str = Field(description="The text.")
+    text: str = Field(description="The input text.")
     to: str | None = Field(None, max_length=20, description="Target language of a multilingual translator.")
     beam: int = Field(1, ge=1, le=MAX_BEAM, description="Beam size; 1 is greedy search.")
     prefix: tuple[int, ...] = Field(
@@ -39,39 +39,43 @@ class SearchRequest(Body):
 
 
 class TrustRequest(Body):
-    """An output whose attention is examined."""
+    """The output of a run for which attention is tested as an explanation."""
 
-    run: str = Field(max_length=40, description="The run.")
+    run: str = Field(max_length=40, description="Id of the run.")
     row: int | None = Field(
-        None, ge=0, lt=10_000, description="The output token or word; default: the first."
+        None, ge=0, lt=10_000, description="Index of the output token or word; default: the first."
     )
-    attention: str | None = Field(None, max_length=200, description="The map; default: the last layer.")
+    attention: str | None = Field(
+        None, max_length=200, description="Name of the attention map; default: the last layer."
+    )
 
 
 class GoldRequest(Body):
     """Gold links between the words of a run."""
 
     links: str = Field(max_length=10_000, description="Links in Pharaoh format: 0-0 1-2 2?3.")
-    head: int | None = Field(None, ge=0, lt=10_000, description="The head; default: the mean of all.")
+    head: int | None = Field(
+        None, ge=0, lt=10_000, description="Index of the head; default: the mean of all."
+    )
 
 
 def add_view_routes(app: FastAPI, explorer: Explorer) -> None:
     """Add the routes to an application."""
-    _add_search(app, explorer)
-    _add_parts(app, explorer)
+    _add_model_routes(app, explorer)
+    _add_map_routes(app, explorer)
 
 
-def _add_search(app: FastAPI, explorer: Explorer) -> None:
+def _add_model_routes(app: FastAPI, explorer: Explorer) -> None:
     @app.post(f"{API}/search", include_in_schema=False)
     async def search(request: Request) -> Response:
         limits = explorer.service.limits
         body = parse(SearchRequest, await read_body(request, limits), limits)
-        explored = _able(explorer.model(body.model), "search_tree")
+        model = _require(explorer.model(body.model), "search_tree")
         if not body.text.strip():
             raise RequestError(422, "there is no text; type some")
         tree = await explorer.in_thread(
             request,
-            lambda cancelled: explored.search_tree(
+            lambda cancelled: model.search_tree(
                 Job(body.text, body.to, body.beam, cancelled=cancelled, prefix=body.prefix), body.then
             ),
         )
@@ -82,36 +86,36 @@ def _add_search(app: FastAPI, explorer: Explorer) -> None:
         limits = explorer.service.limits
         body = parse(TrustRequest, await read_body(request, limits), limits)
         run = explorer.store.get(body.run)
-        explored = _able(explorer.model(run.model), "trust")
+        model = _require(explorer.model(run.model), "trust")
         return _json(
             await explorer.in_thread(
-                request, lambda cancelled: explored.trust(run, body.row, body.attention, cancelled)
+                request, lambda cancelled: model.trust(run, body.row, body.attention, cancelled)
             )
         )
 
 
-def _add_parts(app: FastAPI, explorer: Explorer) -> None:
-    part = f"{API}/runs/{{identity}}/maps/{{index}}"
+def _add_map_routes(app: FastAPI, explorer: Explorer) -> None:
+    map_path = f"{API}/runs/{{identity}}/maps/{{index}}"
 
-    @app.get(f"{part}/diversity", include_in_schema=False)
+    @app.get(f"{map_path}/diversity", include_in_schema=False)
     async def diversity(identity: str, index: str) -> Response:
         run, at = explorer.store.get(identity), number(index)
         return _json(await asyncio.to_thread(lambda: checked(lambda: run.diversity(at))))
 
-    @app.get(f"{part}/heads/{{head}}/stages/{{stage}}", include_in_schema=False)
+    @app.get(f"{map_path}/heads/{{head}}/stages/{{stage}}", include_in_schema=False)
     async def stage(request: Request, identity: str, index: str, head: str, stage: str) -> Response:
         run, at, which = explorer.store.get(identity), number(index), number(head)
-        explored = _able(explorer.model(run.model), "stage")
-        return binary(await explorer.in_thread(request, lambda _: explored.stage(run, at, which, stage)))
+        model = _require(explorer.model(run.model), "stage")
+        return binary(await explorer.in_thread(request, lambda _: model.stage(run, at, which, stage)))
 
-    @app.post(f"{part}/gold", include_in_schema=False)
+    @app.post(f"{map_path}/gold", include_in_schema=False)
     async def gold(request: Request, identity: str, index: str) -> Response:
         limits = explorer.service.limits
         body = parse(GoldRequest, await read_body(request, limits), limits)
         run, at = explorer.store.get(identity), number(index)
         return _json(checked(lambda: score_links(run, at, body.head, body.links)))
 
-    @app.get(f"{part}/heads/{{head}}/export.{{kind}}", include_in_schema=False)
+    @app.get(f"{map_path}/heads/{{head}}/export.{{kind}}", include_in_schema=False)
     async def picture(identity: str, index: str, head: str, kind: str, level: str = "words") -> Response:
         run, at = explorer.store.get(identity), number(index)
         which = None if head == "mean" else number(head)
@@ -119,10 +123,10 @@ def _add_parts(app: FastAPI, explorer: Explorer) -> None:
         return Response(content, 200, SAFE_HEADERS | DOWNLOAD, MEDIA_TYPES[kind])
 
 
-def _able(explored: Any, method: str) -> Any:
-    """The model, if it can do this; a Hugging Face model cannot do everything."""
-    if hasattr(explored, method):
-        return explored
+def _require(model: Any, method: str) -> Any:
+    """Return the model, or raise if it lacks the method, as Hugging Face models lack some."""
+    if hasattr(model, method):
+        return model
     raise RequestError(422, "this view is for regard's own models")
 
 

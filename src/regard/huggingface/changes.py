@@ -1,4 +1,4 @@
-"""The changes that a registered variant makes to a model's attention, for all layers or some."""
+"""What a registered attention variant changes in a Transformers model: in all layers, or layer by layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from regard.errors import OptionError
 class Change:
     """The options of a variant; None: no change.
 
-    `energy` and `normalize` replace the model's own, `mask` and `bias` are added to them.
+    `energy` and `normalize` replace the model's own; `mask` and `bias` are combined with the model's own.
     """
 
     energy: Energy | None = None
@@ -41,7 +41,7 @@ Layers = Mapping[int | str, Mapping[str, Any]]
 
 
 def wrap(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to objects of the operator, with its checks."""
+    """Check the options and convert them to the objects that `attend` takes."""
     return {name: None if value is None else WRAP[name](value) for name, value in options.items()}
 
 
@@ -53,12 +53,12 @@ class Changes:
         self.layers = _check_layers(layers)
 
     def of(self, module: nn.Module, path: str) -> Change:
-        """The change of one attention module; later entries of `layers` override earlier ones."""
+        """Return the change for one attention module; later entries of `layers` override earlier ones."""
         change, index = self.common, layer_index(module, path)
         if not path and any(isinstance(key, str) for key in self.layers) and torch.compiler.is_compiling():
             raise OptionError(
-                "layers by name need the names of modules, which are unknown under torch.compile; "
-                "run the model once before, or choose the variant with model.set_attn_implementation"
+                "layers given by name need module names, which are unknown under torch.compile; "
+                "run the model once without it, or choose the variant with model.set_attn_implementation"
             )
         for key, options in self.layers.items():
             if index == key if isinstance(key, int) else fnmatch.fnmatchcase(path, key):
@@ -169,6 +169,7 @@ class Sum(Bias):
         return f"{self.a} + {self.b}"
 
 
+# These refer to keys by index; all other masks and biases are taken to depend on distances.
 BY_INDEX = (Dense, Padding, Prefix, Documents, DenseBias)
 
 
@@ -183,7 +184,7 @@ def uses_key_indices(option: Mask | Bias) -> bool:
 
 
 def _operands(option: Mask | Bias) -> list[Mask | Bias]:
-    """The masks that a combined mask is made of; any other option itself."""
+    """Return the masks that a combined mask consists of; for any other option, the option alone."""
     if isinstance(option, And | Or):
         return [*_operands(option.a), *_operands(option.b)]
     return _operands(option.a) if isinstance(option, Not) else [option]

@@ -25,14 +25,14 @@ def read_tokenizers(
 
     Args:
         folder: MarianMT folder.
-        rows: of the source and of the target embeddings.
+        rows: number of rows of the embeddings, by side (source, target).
         start: id of the token that starts a translation.
         end: id of the token that ends it.
         pad: id of the padding token.
     """
-    own = exported_tokenizer(folder)
-    if own is not None:
-        sides = {"source": own, "target": exported_tokenizer(folder / "target") or own}
+    exported = exported_tokenizer(folder)  # of a folder that regard exported
+    if exported is not None:
+        sides = {"source": exported, "target": exported_tokenizer(folder / "target") or exported}
         return sides, {side: TokenMapping(list(range(len(tokenizer)))) for side, tokenizer in sides.items()}
     files = _vocabulary_files(folder)
     tokenizers: Tokenizers = {}
@@ -47,7 +47,7 @@ def read_tokenizers(
         names = {i: name for name, i in vocabulary.items()}
         pieces = [names.get(i, "") for i in rest]
         codes = [match[1] for name in pieces if (match := LANGUAGE.fullmatch(name))]
-        model = read_sentencepiece(_need(folder / f"{side}.spm"))
+        model = read_sentencepiece(_require_file(folder / f"{side}.spm"))
         tokenizers[side] = SentencePieceTokenizer.from_model(model, pieces, codes if side == "source" else ())
     return tokenizers, mappings
 
@@ -56,8 +56,8 @@ def _vocabulary_files(folder: Path) -> dict[str, Path]:
     """Return the vocabulary file of each side."""
     config = folder / "tokenizer_config.json"
     separate = config.is_file() and bool(read_json(config).get("separate_vocabs"))
-    source = _need(folder / "vocab.json")
-    return {"source": source, "target": _need(folder / "target_vocab.json") if separate else source}
+    source = _require_file(folder / "vocab.json")
+    return {"source": source, "target": _require_file(folder / "target_vocab.json") if separate else source}
 
 
 def _vocabulary(file: Path, rows: int) -> dict[str, int]:
@@ -69,13 +69,13 @@ def _vocabulary(file: Path, rows: int) -> dict[str, int]:
     for name, i in vocabulary.items():
         if not isinstance(i, int) or not 0 <= i < rows:
             raise FolderError(
-                f"{file} gives {name!r} the id {i!r}, and the embeddings of the model have {rows} rows; "
+                f"{file} gives {name!r} the id {i!r}, but the embeddings of the model have {rows} rows; "
                 "the two belong to different models, so copy the folder again"
             )
     return vocabulary
 
 
-def _need(file: Path) -> Path:
+def _require_file(file: Path) -> Path:
     if not file.is_file():
         raise FolderError(
             f"{file.parent} has no {file.name}, which MarianMT's tokenizer needs; the folder is incomplete, "

@@ -91,7 +91,7 @@ def _title(axes: Any, picture: MatrixPicture) -> None:
 def heat_map(picture: MatrixPicture, axes: Any = None) -> Figure:
     """Draw a matrix with its tokens and a colour bar."""
     weights, rows, columns, _ = picture.merged()
-    low, high = picture.range
+    low, high = picture.value_range
     cell = min(0.36, max(0.075, 6.5 / max(len(rows), len(columns))))
     axes = _axes(axes, 2.6 + cell * len(columns), 1.8 + cell * len(rows))
     drawn = axes.imshow(weights.numpy(), cmap=COLORS, vmin=low, vmax=high or 1.0, aspect="equal")
@@ -119,7 +119,7 @@ def lines(picture: MatrixPicture, axes: Any = None) -> Figure:
     from regard.pictures.matrix_picture import MIN_LINE
 
     weights, rows, columns, _ = picture.merged()
-    high = picture.range[1]
+    high = picture.value_range[1]
     count = max(len(rows), len(columns))
     pitch = min(0.26, max(0.1, 7.5 / count))
     axes = _axes(axes, 5.5, 1.0 + pitch * count)
@@ -149,7 +149,7 @@ def lines(picture: MatrixPicture, axes: Any = None) -> Figure:
 def grid(picture: HeadGrid) -> Figure:
     """Draw every head of every layer as a small matrix."""
     panels = picture.panels()
-    low, high = picture.range
+    low, high = picture.value_range
     heads = picture.heads
     side = min(1.7, max(0.6, 11 / heads))
     figure = _figure(1.6 + heads * side, 0.9 + len(panels) * side)

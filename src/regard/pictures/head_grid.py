@@ -23,7 +23,7 @@ from regard.pictures.matrix_picture import (
 )
 from regard.pictures.picture import Picture, check_matplotlib
 
-MAX_CELLS = 60_000  # of all matrices together; larger matrices are merged
+MAX_CELLS = 60_000  # of all matrices together; beyond it, neighbouring cells are merged
 GAP = 12.0
 
 
@@ -67,25 +67,26 @@ class HeadGrid(Picture):
         return f"{head}" if short else f"head {head}"
 
     def panels(self) -> dict[str, Tensor]:
-        """The weights as they are drawn: merged so that all panels have at most MAX_CELLS cells."""
+        """The weights as they are drawn: neighbouring cells merged, so that about MAX_CELLS remain in all."""
         count = sum(len(weights) for weights in self.layers.values())
-        most = max(8, int(math.sqrt(MAX_CELLS / count)))
+        max_side = max(8, int(math.sqrt(MAX_CELLS / count)))  # rows or columns of a panel
         panels = {}
         for name, weights in self.layers.items():
             weights = weights.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
             for axis in (0, 1):
-                weights = merge(weights, axis, groups_of(weights.shape[axis - 2], most))
+                weights = merge(weights, axis, groups_of(weights.shape[axis - 2], max_side))
             panels[name] = weights
         return panels
 
     @property
-    def range(self) -> tuple[float, float]:
+    def value_range(self) -> tuple[float, float]:
+        """The values at both ends of the colour scale, which all panels share."""
         panels = self.panels().values()
         return min(0.0, *(float(w.min()) for w in panels)), max(float(w.max()) for w in panels)
 
     def canvas(self) -> Canvas:
         canvas, panels = Canvas(self.title or "attention by layer and head"), self.panels()
-        low, high = self.range
+        low, high = self.value_range
         heads = self.heads
         side = min(150.0, max(46.0, 860 / heads - GAP))
         names = [shorten(clean(name), 16) for name in panels]

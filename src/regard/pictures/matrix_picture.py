@@ -69,7 +69,7 @@ class MatrixPicture(Picture):
             raise OptionError("there is nothing to draw: the matrix is empty; give a text with tokens")
 
     @property
-    def range(self) -> tuple[float, float]:
+    def value_range(self) -> tuple[float, float]:
         """The values at both ends of the colour scale: from 0, or the smallest if it is negative."""
         values = self.merged().weights
         return min(0.0, float(values.min())), float(values.max())
@@ -167,7 +167,7 @@ def draw_cells(
 
 def _heat_map(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
     weights, rows, columns, _ = picture.merged()
-    low, high = picture.range
+    low, high = picture.value_range
     cell = min(34.0, max(7.0, 600 / max(len(rows), len(columns))))
     size = min(12.5, max(8.0, cell * 0.8))
     step = label_step(cell, size + 1)
@@ -199,7 +199,7 @@ def _heat_map(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
 def _titled_cells(picture: MatrixPicture, canvas: Canvas, left: float, top: float, cell: float) -> None:
     """Cells that show their weight under the mouse, and as a number where there is room."""
     weights, rows, columns, _ = picture.merged()
-    low, high = picture.range
+    low, high = picture.value_range
     numbers = weights.numel() <= MAX_NUMBERED and cell >= 28
     for i, row in enumerate(weights.tolist()):
         for j, value in enumerate(row):
@@ -217,7 +217,7 @@ def _titled_cells(picture: MatrixPicture, canvas: Canvas, left: float, top: floa
 def _lines(picture: MatrixPicture, canvas: Canvas, top: float) -> None:
     """Queries on the left, keys on the right, a curve for each weight that is not negligible."""
     weights, rows, columns, _ = picture.merged()
-    high = picture.range[1]
+    high = picture.value_range[1]
     pitch = min(25.0, max(9.0, 680 / max(len(rows), len(columns))))
     size = min(13.0, max(8.0, pitch * 0.78))
     row_labels, column_labels = [shorten(label) for label in rows], [shorten(label) for label in columns]

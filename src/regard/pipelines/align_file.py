@@ -17,7 +17,7 @@ from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
 from regard.pipelines.input import Reader, Source
-from regard.pipelines.job import load_kind, write_errors
+from regard.pipelines.job import convert_write_errors, load_kind
 from regard.pipelines.word_links import Links, LinkSelection
 
 CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
@@ -187,7 +187,7 @@ def load_translators(folder: Path, reverse: Path | None, device: Any) -> tuple[T
 def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes to FILE.part; it is renamed to FILE at the end of the block."""
     part = path.with_name(path.name + ".part")
-    with write_errors(str(part)):
+    with convert_write_errors(str(part)):
         file = part.open("w", encoding="utf-8", newline="\n")
 
     def write(text: str) -> None:
@@ -195,12 +195,12 @@ def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
         file.flush()
 
     try:
-        with file, write_errors(str(part)):
+        with file, convert_write_errors(str(part)):
             yield write
     except BaseException:
         print(f"regard: the alignments so far are in {part}", file=sys.stderr)
         raise
-    with write_errors(str(path)):
+    with convert_write_errors(str(path)):
         part.replace(path)
 
 

@@ -77,8 +77,8 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
             REGARD_MODEL, else a bundled model.
         beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
-        constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. A prefix is part
-            of the prompt, and required words are for `translate`.
+        constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. `prefix` and
+            `required` are for `translate` only.
         limits: maximum length (100 tokens by default), batch size and threads, see `Limits`.
         multiline: continue after the end of a line. By default True for a model trained on running text
             (batch.mode stream or crops in its recipe), False for one trained on lines.
@@ -140,8 +140,9 @@ def stream(
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
-    """Run the decoder over the prompts, all of one length, without their last token, which is the first
-    step's input.
+    """Run the decoder over the prompts, all of one length, except their last tokens.
+
+    Return the decoder state and the last tokens, which are the input of the first search step.
     """
     prompts = torch.tensor([task.input_ids for task in tasks], device=model.device)  # (texts, length)
     state = model.start(None, prompts[:, 0])
@@ -170,8 +171,8 @@ def _encode_constraints(constraints: Any, tokenizer: Any) -> TokenConstraints:
 class PromptEncoder:
     """Convert prompts into tokens and tokens into text.
 
-    A model trained on lines reads BOS first, and EOS ends its text. A model trained on running text has seen
-    line ends as EOS, or as the character itself if the vocabulary has it; its prompts begin with a line end.
+    For a model trained on lines, a text starts with BOS and ends with EOS. A model trained on running text
+    reads EOS, or "\\n" if its vocabulary has it, at each line end; its prompts start with one.
     """
 
     def __init__(self, model: Any, multiline: bool | None) -> None:
@@ -185,7 +186,7 @@ class PromptEncoder:
         self.positions = max_positions(getattr(torch_model(model), "decoder", None))
         mode = ((getattr(model, "card", {}).get("recipe") or {}).get("batch") or {}).get("mode") or "lines"
         self.running_text = mode != "lines"
-        self.end = -1 if (self.running_text if multiline is None else multiline) else EOS
+        self.end = -1 if (self.running_text if multiline is None else multiline) else EOS  # -1: never
         newline = tokenizer.vocabulary.get("\n") if tokenizer.kind == "character" else None
         self.newline = EOS if newline is None else newline
 

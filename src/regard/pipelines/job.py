@@ -170,7 +170,7 @@ def open_output(path: Path) -> Stream | File:
     if path.exists() and not path.is_file():
         if path.is_dir():
             raise OptionError(f"{path} is a folder; name a file in it")
-        with write_errors(str(path)):
+        with convert_write_errors(str(path)):
             return Stream(os.open(path, os.O_WRONLY), str(path), packing(path))
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
@@ -192,7 +192,7 @@ class Outputs:
         self._files = [output for output in outputs if isinstance(output, File)]
         first = outputs[0]
         self._journal: _Journal | None = None
-        with write_errors(first.name):
+        with convert_write_errors(first.name):
             if isinstance(first, File):
                 self._journal = _Journal(first.path.with_name(first.path.name + ".progress"), restart)
                 self._journal.begin(settings, self._files, restart)
@@ -211,9 +211,9 @@ class Outputs:
         """Write a chunk to each output; when this returns it is on the disk."""
         state = f"{self.lines:,} lines are written" + "; rerun the same command to resume" * self.resumable
         for output, packed in zip(self.outputs, data, strict=True):
-            with write_errors(output.name, state):
+            with convert_write_errors(output.name, state):
                 output.write(packed)
-        with write_errors(self.outputs[0].name, state):
+        with convert_write_errors(self.outputs[0].name, state):
             if self._journal is not None:
                 for file in self._files:
                     file.sync()
@@ -223,7 +223,9 @@ class Outputs:
 
     def finish(self) -> None:
         """Rename the finished files to their final names and remove the journal."""
-        with write_errors(self.outputs[0].name, "all lines are written; rerun the same command to finish"):
+        with convert_write_errors(
+            self.outputs[0].name, "all lines are written; rerun the same command to finish"
+        ):
             if self._journal is not None:
                 self._journal.add({"finished": True})
             for file in self._files:
@@ -328,7 +330,7 @@ def _write(handle: int, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def write_errors(name: str, state: str = "") -> Iterator[None]:
+def convert_write_errors(name: str, state: str = "") -> Iterator[None]:
     """Turn disk errors inside the block into a DataError; a closed pipe is passed on."""
     try:
         yield

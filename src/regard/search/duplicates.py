@@ -12,7 +12,7 @@ from regard.files.progress import track
 from regard.search.hnsw import Graph
 
 BLOCK = 1024
-# From this many texts on HNSW is used; comparing all pairs of them takes one core about 20 s.
+# HNSW is used from this many texts on. Comparing all pairs of so many takes about 20 s on one core.
 MIN_GRAPH_SIZE = 50_000
 NEIGHBOURS = 32  # per text, when HNSW is used
 
@@ -31,7 +31,7 @@ def find_pairs(
     """All pairs with a cosine of at least `threshold`, most similar first.
 
     From 50,000 texts on, unless `exact`, only the 32 approximate nearest neighbours of each text (HNSW) are
-    compared. This misses some pairs of large groups and few pairs of small ones.
+    compared. This misses pairs in groups of more than 32 near-duplicates, and few others.
     """
     if not -1 <= threshold <= 1:
         raise OptionError(f"the threshold must be a cosine between -1 and 1, got {threshold!r}")

@@ -76,7 +76,7 @@ class Application:
         if self.service.metrics.in_flight > limit:
             raise RequestError(
                 429,
-                f"{limit} requests are being answered, the limit here; try again later",
+                f"{limit} requests are being answered, the limit of this server; try again later",
                 {"retry-after": "1"},
             )
 

@@ -12,7 +12,7 @@ from regard.serving.http_errors import RequestError, shutting_down
 
 
 class StreamPool:
-    """At most `limit` streams at a time; each has its own thread."""
+    """At most `limit` streams at a time, each in its own thread and ended after `seconds`."""
 
     def __init__(self, limit: int, seconds: float) -> None:
         self.limit, self.seconds, self.running = limit, seconds, 0
@@ -23,7 +23,7 @@ class StreamPool:
         if self.running >= self.limit:
             raise RequestError(
                 429,
-                f"{self.limit} texts are being streamed, the limit here; try again later",
+                f"{self.limit} texts are being streamed, the limit of this server; try again later",
                 {"retry-after": "2"},
             )
         stream = TokenStream(self, generate)
@@ -43,7 +43,7 @@ class TokenStream:
         self._pool, self._generate = pool, generate
         self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[str | BaseException]()
         self._stop = threading.Event()
-        self._until = self._loop.time() + pool.seconds
+        self._deadline = self._loop.time() + pool.seconds
         pool.running += 1
         threading.Thread(target=self._run, name="regard-stream", daemon=True).start()
 
@@ -52,7 +52,7 @@ class TokenStream:
         try:
             while True:
                 try:
-                    async with asyncio.timeout_at(self._until):
+                    async with asyncio.timeout_at(self._deadline):
                         piece = await self._pieces.get()
                 except TimeoutError:
                     raise RequestError(
@@ -73,7 +73,7 @@ class TokenStream:
 
     def _cancelled(self) -> bool:
         """Called by the search at every step, in the generating thread."""
-        return self._stop.is_set() or self._loop.time() >= self._until
+        return self._stop.is_set() or self._loop.time() >= self._deadline
 
     def _run(self) -> None:
         end: BaseException = StopIteration()

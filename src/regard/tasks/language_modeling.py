@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard.recipe.schema import Recipe
     from regard.training.distributed import World
 
-ONE_TEXT = "and a language model reads one text; leave it out, or set task: translate"
+ONE_TEXT = "but a language model reads one text; leave it out, or set task: translate"
 
 
 @TASKS.add("language")
@@ -31,7 +31,7 @@ class LanguageModeling(Task):
     loss_unit = "tokens"
 
     def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Read windows in order if the decoder is recurrent, to continue its state; else random crops."""
+        """Set a missing batch.mode: stream for a recurrent decoder, whose state continues, else crops."""
         model, batch = raw.get("model", {}), raw.get("batch", {})
         decoder = model.get("decoder") if isinstance(model, dict) else None
         recurrent = isinstance(decoder, dict) and decoder.get("kind") == "recurrent"
@@ -44,7 +44,7 @@ class LanguageModeling(Task):
         decoder = recipe.model.decoder
         if recipe.model.encoder is not None:
             yield (
-                "model.encoder is given, and a language model is a decoder alone; "
+                "model.encoder is given, but a language model is a decoder alone; "
                 "leave it out, or set task: translate"
             )
         if recipe.data.target is not None:
@@ -53,7 +53,7 @@ class LanguageModeling(Task):
             yield f"data.source is given, {ONE_TEXT}"
         if recipe.batch.mode == "stream" and isinstance(decoder, TransformerOptions):
             yield (
-                "batch.mode is stream, which continues a recurrent state, and a Transformer has none; "
+                "batch.mode is stream, which continues a recurrent state, but a Transformer has none; "
                 "choose crops or lines"
             )
 
@@ -67,7 +67,7 @@ class LanguageModeling(Task):
         )  # fmt: skip
 
     def evaluation_batches(self, prepared: Prepared, recipe: Recipe, world: World) -> Iterator[Batch]:
-        """Windows are read in order; with batch.mode stream all by process 0, because the state continues."""
+        """Read windows in order; with batch.mode stream rank 0 reads all of them, as the state continues."""
         batch = recipe.batch
         if batch.mode == "lines":
             return super().evaluation_batches(prepared, recipe, world)

@@ -17,7 +17,7 @@ from regard.training.step_folders import step_folders, step_of
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run in a line."""
+    """The state, score and cost of one run: a line of `regard runs`."""
 
     name: str
     folder: str
@@ -30,7 +30,7 @@ class RunSummary:
     score_split: str  # validation, or the name of the test set; empty without a score
     seconds: float | None
     flops: float | None
-    problem: str = ""
+    problem: str = ""  # why a run is damaged
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -83,7 +83,7 @@ def summarize_run(folder: Path) -> RunSummary:
 
 
 def _score(report: dict[str, Any], task: Task, validations: Iterable[Any]) -> tuple[float | None, str]:
-    """Score and split: of the final model on a test or the validation set, else the best validation."""
+    """Score and split: of the final model (test set before validation), else of the best validation."""
     scores, metric = report.get("scores") or {}, task.metric
     for split in sorted(scores, key=lambda split: split == "validation"):
         if isinstance(scores[split], dict) and isinstance(scores[split].get(metric), int | float):

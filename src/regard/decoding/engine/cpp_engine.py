@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import arguments
-from regard.attention.intervening import refuse_engine
+from regard.attention.intervening import reject_interventions
 from regard.attention.kernels.build_cpp import check_code, lacks, library
 from regard.decoding.engine.layout import (
     ACTIVATIONS,
@@ -364,7 +364,7 @@ class Engine:
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> CppDecoderState:
-        refuse_engine(self, self.model)
+        reject_interventions(self, self.model)
         self._use_second_core()
         rows = len(first)
         shortlists = None

@@ -1,8 +1,9 @@
 """Attention through several layers: rollout and flow (Abnar & Zuidema 2020).
 
-A token's state in the last layer mixes tokens of the layers below, so its raw attention points at mixtures.
-With the residual connection as half of each layer, Ã = ½ W + ½ I (section 3), rollout multiplies the layers,
-and flow is the maximum flow from the output to a token through edges with capacities Ã.
+Above the first layer, attention weights refer to states that already mix several input tokens. Both methods
+trace them back to the input tokens, with Ã = ½ W + ½ I for the residual connection of each layer (section 3):
+rollout multiplies the Ã of all layers, and flow is the maximum flow from the output to a token through edges
+with capacities Ã.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def attention_rollout(layers: Sequence[Tensor], top: Tensor) -> Tensor:
 
 
 def attention_flow(layers: Sequence[Tensor], top: Tensor) -> Tensor:
-    """The maximum flow from the output to each token, (T,). Arguments as of `attention_rollout`.
+    """The maximum flow from the output to each token, (T,). Takes the arguments of `attention_rollout`.
 
     Nodes are the states of all layers; an edge from state i of a layer to state j of the layer below has
     capacity Ãᵢⱼ, and one from the output to state i of the last layer has capacity topᵢ.

@@ -27,7 +27,7 @@ def bucket(n: int) -> int:
 class Size(NamedTuple):
     """The size of `Buffers`."""
 
-    groups: int  # sentences
+    sentences: int  # sentences
     width: int  # rows (hypotheses) per sentence
     source: int  # source tokens; 0 for a language model
     length: int  # target tokens
@@ -47,28 +47,28 @@ class Buffers:
 
     def __init__(self, engine: CudaEngine, size: Size) -> None:
         layer_shape, layers = engine.layer_shape, len(engine.decoder.layers)
-        groups, width, source, length = self.size = size
+        sentences, width, source, length = self.size = size
         new = lambda *shape, dtype=engine.dtype: torch.zeros(shape, dtype=dtype, device=engine.device)  # noqa: E731
         heads, head_dim = layer_shape.heads, layer_shape.head_dim
-        self.cache = new(layers, 2, groups, heads, length, width, head_dim)  # keys and values
-        self.cross = new(layers, 2, groups, heads, source, head_dim)
-        self.source_mask = new(groups, 1, 1, source, dtype=engine.score_dtype)  # −inf at padding
+        self.cache = new(layers, 2, sentences, heads, length, width, head_dim)  # keys and values
+        self.cross = new(layers, 2, sentences, heads, source, head_dim)
+        self.source_mask = new(sentences, 1, 1, source, dtype=engine.score_dtype)  # −inf at padding
         self.positions = engine.decoder.positions(length)
         self.position = new(1, dtype=torch.long)  # tokens so far
-        self.tokens = new(groups, width, dtype=torch.long)
-        self.past = new(groups, width, length, dtype=torch.int16)
+        self.tokens = new(sentences, width, dtype=torch.long)
+        self.past = new(sentences, width, length, dtype=torch.int16)
         self.steps = torch.arange(length, device=engine.device)
         self.slots = torch.arange(width, device=engine.device, dtype=torch.int16)
         # Beam search. `score` is log p of the rows, −inf once the sentence is done; `last` keeps it then.
-        self.score, self.last = (new(groups, width, dtype=torch.float64) for _ in range(2))
-        self.ended = new(groups, dtype=torch.long)  # number of hypotheses that ended with EOS
-        self.limit = new(groups, dtype=torch.long)  # maximum position
-        self.done = new(groups, dtype=torch.bool)
-        self.history = new(length, groups, width, dtype=torch.int32)  # tokens of all steps
-        self.parents = new(length, groups, width, dtype=torch.int16)  # backpointers of all steps
+        self.score, self.last = (new(sentences, width, dtype=torch.float64) for _ in range(2))
+        self.ended = new(sentences, dtype=torch.long)  # number of hypotheses that ended with EOS
+        self.limit = new(sentences, dtype=torch.long)  # maximum position
+        self.done = new(sentences, dtype=torch.bool)
+        self.history = new(length, sentences, width, dtype=torch.int32)  # tokens of all steps
+        self.parents = new(length, sentences, width, dtype=torch.int16)  # backpointers of all steps
         # Score, row and position of ended hypotheses; the last column is scratch space for the others.
-        self.ended_score = new(groups, 2 * width + 1, dtype=torch.float64)
-        self.ended_row, self.ended_at = (new(groups, 2 * width + 1, dtype=torch.long) for _ in range(2))
+        self.ended_score = new(sentences, 2 * width + 1, dtype=torch.float64)
+        self.ended_row, self.ended_at = (new(sentences, 2 * width + 1, dtype=torch.long) for _ in range(2))
         self.graphs: dict[Any, Any] = {}
         self.bytes = sum(x.numel() * x.element_size() for x in vars(self).values() if isinstance(x, Tensor))
 
@@ -133,9 +133,9 @@ class BufferPool:
             torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else 0
         )
 
-    def take(self, engine: CudaEngine, groups: int, width: int, source: int, length: int) -> Buffers:
+    def take(self, engine: CudaEngine, sentences: int, width: int, source: int, length: int) -> Buffers:
         """Return cleared buffers of at least this size."""
-        size = Size(bucket(groups), width, bucket(source) if source else 0, bucket(length))
+        size = Size(bucket(sentences), width, bucket(source) if source else 0, bucket(length))
         with self._lock:
             index = next((i for i, buffers in enumerate(self._free) if buffers.size == size), None)
             buffers = None if index is None else self._free.pop(index)

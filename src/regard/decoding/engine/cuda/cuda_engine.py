@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention.intervening import refuse_engine
+from regard.attention.intervening import reject_interventions
 from regard.attention.kernels.triton import is_installed
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
@@ -43,8 +43,8 @@ class CudaDecoderState:
             self.engine.pool.release(self.buffers)
 
     @property
-    def source(self) -> int:
-        """Length of the source, with padding."""
+    def source_length(self) -> int:
+        """Number of source tokens, with padding; 0 for a language model."""
         if self.buffers is not None:
             return self.buffers.size.source
         return 0 if self.memory is None else self.memory.cross.shape[4]
@@ -52,7 +52,7 @@ class CudaDecoderState:
     def buffers_with_room(self) -> Buffers:
         """Return the buffers, enlarged if the next token does not fit."""
         if self.buffers is None:
-            self.buffers = self.engine.pool.take(self.engine, self.rows, 1, self.source, FIRST_LENGTH)
+            self.buffers = self.engine.pool.take(self.engine, self.rows, 1, self.source_length, FIRST_LENGTH)
             self.buffers.load(self.memory)
             self.memory = None
         elif self.position >= self.buffers.size.length:
@@ -64,7 +64,7 @@ class CudaDecoderState:
         """Select rows by index, in place."""
         if self.buffers is None:
             self.memory = None if self.memory is None else self.memory.reorder(rows)
-        elif bucket(len(rows)) == self.buffers.size.groups:
+        elif bucket(len(rows)) == self.buffers.size.sentences:
             self.buffers.copy_from(self.buffers, rows, self.position)
         else:
             self._move(rows, self.buffers.size.length)
@@ -130,7 +130,7 @@ class CudaEngine:
         return on_gpu and is_installed() and is_enabled("decoding")
 
     def start(self, memory: Memory | None, first: Tensor) -> CudaDecoderState:
-        refuse_engine(self, self.model)
+        reject_interventions(self, self.model)
         return CudaDecoderState(self, memory, len(first))
 
     @torch.inference_mode()
@@ -151,7 +151,7 @@ class CudaEngine:
         return log_p[: state.rows].clone(), best[: state.rows].clone(), state
 
     def read(self, tokens: Tensor, state: CudaDecoderState) -> CudaDecoderState:
-        """Return the state after the tokens of a prefix, (rows, T)."""
+        """Feed the tokens of a prefix, (rows, T); return the state after them."""
         for column in tokens.unbind(1):
             self.best(column, state, 1)
         return state
@@ -239,7 +239,7 @@ class CudaTranslator(CudaEngine):
             q, k, v = qkv.view(rows, length, 3, self.layer_shape.heads, -1).permute(2, 0, 3, 1, 4)
             return F.scaled_dot_product_attention(q, k, v, mask, scale=1.0).transpose(1, 2).flatten(2)
 
-        with _any_mask_kernel(self.device):
+        with _memory_efficient_attention(self.device):
             layers = (self.encoder.sublayers(layer, self_attention) for layer in self.encoder.layers)
             x = self.encoder.run(x, list(chain.from_iterable(layers)))
         cross = F.linear(x, *self.cross_key_values).view(
@@ -249,8 +249,8 @@ class CudaTranslator(CudaEngine):
 
 
 @contextmanager
-def _any_mask_kernel(device: torch.device) -> Iterator[None]:
-    """Select torch's fused kernel that takes any mask on a GPU; cuDNN plans anew for each shape."""
+def _memory_efficient_attention(device: torch.device) -> Iterator[None]:
+    """On a GPU, select torch's memory-efficient attention: cuDNN would compile a plan for each new shape."""
     if device.type != "cuda":
         yield
         return

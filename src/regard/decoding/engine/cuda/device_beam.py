@@ -21,11 +21,11 @@ CHECK_EVERY = 8  # steps between checks which sentences are finished; a check wa
 
 
 def beam_step(engine: CudaEngine, buffers: Buffers, length: int, k: int, end: int) -> None:
-    """One step of beam search without groups, as `Search` and `Beam.choose` on the host."""
-    groups, width = buffers.size[:2]
+    """Run one step of plain beam search; the result is that of `Search` and `Beam.choose` on the host."""
+    sentences, width = buffers.size[:2]
     log_p, best = engine.best_tokens(buffers, length, k)
-    total = (buffers.score[..., None] + log_p.view(groups, width, k)).flatten(1)
-    token, order = best.view(groups, -1), torch.zeros_like(total, dtype=torch.long)
+    total = (buffers.score[..., None] + log_p.view(sentences, width, k)).flatten(1)
+    token, order = best.view(sentences, -1), torch.zeros_like(total, dtype=torch.long)
     if total.shape[1] > 1:
         total, order = torch.sort(total, stable=True, dim=1, descending=True)
         total, order = total[:, : 2 * width], order[:, : 2 * width]
@@ -48,7 +48,7 @@ def beam_step(engine: CudaEngine, buffers: Buffers, length: int, k: int, end: in
     column = (rank - 1).masked_fill(~continued, width)
 
     def chosen(values: Tensor, default: float) -> Tensor:
-        return values.new_full((groups, width + 1), default).scatter_(1, column, values)[:, :width]
+        return values.new_full((sentences, width + 1), default).scatter_(1, column, values)[:, :width]
 
     update_rows(
         buffers, length, chosen(total, -torch.inf), chosen(token, PAD), chosen(row, 0), continued.any(1)
@@ -58,7 +58,7 @@ def beam_step(engine: CudaEngine, buffers: Buffers, length: int, k: int, end: in
 def update_rows(
     buffers: Buffers, length: int, score: Tensor, token: Tensor, row: Tensor, any_continued: Tensor
 ) -> None:
-    """Replace the rows by the chosen ones; finished sentences keep their result."""
+    """Replace the rows by the chosen hypotheses; finished sentences keep their result."""
     buffers.last.copy_(torch.where(buffers.done[:, None], buffers.last, score))
     buffers.done.logical_or_(
         (buffers.ended >= buffers.size.width) | (buffers.position + 1 >= buffers.limit) | ~any_continued
@@ -76,11 +76,11 @@ def update_rows(
 def search(
     engine: CudaEngine, tasks: list[SearchTask], state: CudaDecoderState, first: Tensor, beam: Beam, end: int
 ) -> None:
-    """Search all tasks, with smaller buffers as fewer sentences are left."""
+    """Run beam search for all tasks; move to smaller buffers when half of the sentences are finished."""
     start, longest = state.position, max(task.max_length for task in tasks)
     k = min(beam.shape().top or 1, engine.vocab)
     backpointers, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
-    buffers = engine.pool.take(engine, len(tasks), beam.size, state.source, start + longest)
+    buffers = engine.pool.take(engine, len(tasks), beam.size, state.source_length, start + longest)
     try:
         if state.buffers is None:
             buffers.load(state.memory)
@@ -102,7 +102,7 @@ def search(
                 return  # all are cancelled
             done = buffers.done[: len(ids)].cpu().numpy()
             remaining = np.flatnonzero(~done)
-            if 2 * bucket(len(remaining)) <= buffers.size.groups or not len(remaining):
+            if 2 * bucket(len(remaining)) <= buffers.size.sentences or not len(remaining):
                 backpointers.fetch(buffers, ids, start, step)
                 backpointers.finish(buffers, ids, np.flatnonzero(done), start)
                 buffers = shrunk(engine, buffers, torch.from_numpy(remaining).to(engine.device), start + step)
@@ -148,19 +148,20 @@ class Backpointers:
             to_host(buffers.ended_row)[:, :-1],
         )
         length, last = to_host(buffers.ended_at)[:, :-1] - start, to_host(buffers.last)
-        group, rank = np.nonzero(np.arange(2 * width) < count[:, None])
-        cut_group, slot = np.nonzero(
+        # Hypotheses that ended, then the best rows that were cut off, up to `width` per sentence.
+        sentence, rank = np.nonzero(np.arange(2 * width) < count[:, None])
+        cut_sentence, slot = np.nonzero(
             (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None])
         )
         limit = np.array([self.tasks[i].max_length for i in ids.tolist()], np.int64)
-        groups, ended = (
-            np.concatenate([group, cut_group]),
-            np.arange(len(group) + len(cut_group)) < len(group),
+        sentences, ended = (
+            np.concatenate([sentence, cut_sentence]),
+            np.arange(len(sentence) + len(cut_sentence)) < len(sentence),
         )
-        lengths = np.concatenate([length[group, rank], limit[cut_group]])
-        texts = self._read(ids[groups], np.concatenate([row[group, rank], slot]), lengths)
-        log_p = np.concatenate([score[group, rank], last[cut_group, slot]])
-        columns = ids[groups], texts, lengths, log_p, ended
+        lengths = np.concatenate([length[sentence, rank], limit[cut_sentence]])
+        texts = self._read(ids[sentences], np.concatenate([row[sentence, rank], slot]), lengths)
+        log_p = np.concatenate([score[sentence, rank], last[cut_sentence, slot]])
+        columns = ids[sentences], texts, lengths, log_p, ended
         # As lists: reading an array number by number is slow.
         for i, text, n, p, has_ended in zip(*(column.tolist() for column in columns), strict=True):
             self.tasks[i].hypotheses.append(
@@ -169,7 +170,7 @@ class Backpointers:
         for i in ids.tolist():
             if not self.tasks[i].hypotheses:
                 raise OptionError(
-                    f"no output of sentence {self.tasks[i].index + 1} has a probability; "
+                    f"the model gives sentence {self.tasks[i].index + 1} no output with a finite score; "
                     "check the weights for NaN"
                 )
             self.tasks[i].hypotheses = self.beam.sort(self.tasks[i].hypotheses)

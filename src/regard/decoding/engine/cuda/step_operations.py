@@ -55,7 +55,7 @@ class TorchOperations(StepOperations):
         visible = buffers.steps[:length] <= buffers.position
         if buffers.size.width > 1:
             buffers.note_writers()
-            own = buffers.past[:, :, :length, None] == buffers.slots  # (groups, width, length, width)
+            own = buffers.past[:, :, :length, None] == buffers.slots  # (sentences, width, length, width)
             visible = (own & visible[:, None]).flatten(2)[:, None]
         else:
             visible = visible[None, None, None]
@@ -64,17 +64,17 @@ class TorchOperations(StepOperations):
     def self_attention(
         self, qkv: Tensor, cache: Tensor, buffers: Buffers, length: int, mask: Tensor | None
     ) -> Tensor:
-        _, groups, heads, _, width, head_dim = cache.shape
+        _, sentences, heads, _, width, head_dim = cache.shape
         assert mask is not None
-        qkv = qkv.view(groups, width, 3, heads, head_dim)
-        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, groups, heads, width, head dim)
+        qkv = qkv.view(sentences, width, 3, heads, head_dim)
+        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, sentences, heads, width, head dim)
         cache.index_copy_(3, buffers.position, qkv[1:, :, :, None])
         k, v = cache[:, :, :, :length].flatten(3, 4)
         return _attend(qkv[0], k, v, mask)
 
     def cross_attention(self, q: Tensor, memory: Tensor, buffers: Buffers) -> Tensor:
-        _, groups, heads, _, head_dim = memory.shape
-        q = q.view(groups, -1, heads, head_dim).transpose(1, 2)
+        _, sentences, heads, _, head_dim = memory.shape
+        q = q.view(sentences, -1, heads, head_dim).transpose(1, 2)
         return _attend(q, memory[0], memory[1], buffers.source_mask)
 
     def best(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -96,9 +96,9 @@ class FusedOperations(StepOperations):
     ) -> Tensor:
         from regard.decoding.engine.cuda import step_kernels
 
-        _, groups, heads, capacity, width, head_dim = cache.shape
-        out = qkv.new_empty(groups * width, heads * head_dim)
-        step_kernels.self_attention[(groups * width, heads)](
+        _, sentences, heads, capacity, width, head_dim = cache.shape
+        out = qkv.new_empty(sentences * width, heads * head_dim)
+        step_kernels.self_attention[(sentences * width, heads)](
             qkv, cache[0], cache[1], buffers.past, buffers.position, out, heads, capacity,
             **_attention_blocks(width, head_dim, length),
         )  # fmt: skip
@@ -107,11 +107,11 @@ class FusedOperations(StepOperations):
     def cross_attention(self, q: Tensor, memory: Tensor, buffers: Buffers) -> Tensor:
         from regard.decoding.engine.cuda import step_kernels
 
-        _, groups, heads, source, head_dim = memory.shape
+        _, sentences, heads, source, head_dim = memory.shape
         out = torch.empty_like(q)
         step_kernels.cross_attention[(len(q), heads)](
             q, memory[0], memory[1], buffers.source_mask, out, heads, source,
-            **_attention_blocks(len(q) // groups, head_dim, source),
+            **_attention_blocks(len(q) // sentences, head_dim, source),
         )  # fmt: skip
         return out
 
@@ -141,8 +141,8 @@ def _attention_blocks(width: int, head_dim: int, keys: int) -> dict[str, Any]:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q kᵀ + mask) v: q (groups, heads, rows, D), scaled; k, v (groups, heads, keys, D) →
-    (groups · rows, heads · D).
+    """softmax(q kᵀ + mask) v: q (sentences, heads, rows, D), scaled; k, v (sentences, heads, keys, D) →
+    (sentences · rows, heads · D).
     """
     if q.is_cuda and q.dtype == torch.bfloat16:
         energies = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
