@@ -47,8 +47,13 @@ def command(
     console = Console()
     torch.manual_seed(seed)
     entries = {} if train else bundled()
-    if "translate" in entries:
-        show(entries, console)
+    if entries:
+        parts = show(entries, console)
+        if "translate" not in entries and translator:
+            console.print(
+                f"\n[bold]{parts + 1}. Translate: no translator is bundled yet, so a small one is trained[/bold]"
+            )
+            _translate(console)
         return
     console.print("[bold]1. A dictionary over vectors[/bold]")
     _dictionary(console)
