@@ -50,9 +50,8 @@ def command(
     if entries:
         parts = show(entries, console)
         if "translate" not in entries and translator:
-            console.print(
-                f"\n[bold]{parts + 1}. Translate: no translator is bundled yet, so a small one is trained[/bold]"
-            )
+            title = "Translate: no translator is bundled yet, so a small one is trained"
+            console.print(f"\n[bold]{parts + 1}. {title}[/bold]")
             _translate(console)
         return
     console.print("[bold]1. A dictionary over vectors[/bold]")
