@@ -121,6 +121,7 @@ def prepare(out: Path, europarl: int) -> None:
 
 
 def write_pairs(out: Path, corpus: str, language: str, split: str, pairs: list[Pair]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     path = out / f"{corpus.split('-')[0]}.en-{language}.{split}.tsv.xz"
     with lzma.open(path, "wt", preset=6, encoding="utf-8", newline="\n") as file:
         file.writelines(f"{english}\t{other}\n" for english, other in pairs)

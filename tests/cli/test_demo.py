@@ -51,8 +51,18 @@ def test_every_bundled_model_is_shown_and_nothing_is_trained(models, monkeypatch
 def test_without_a_bundled_translator_or_with_train_it_trains(models, monkeypatch, arguments):
     trained = []
     monkeypatch.setattr(demo, "_train", lambda steps, console: trained.append(steps))
-    monkeypatch.setattr(demo, "_look", lambda *given: None)
+    monkeypatch.setattr(demo, "_show_attention", lambda *given: None)
     if arguments:
         catalogued(models)
     result = CliRunner().invoke(app, ["demo", "--no-translator", "--steps", "7", *arguments])
     assert result.exit_code == 0 and trained == [7], result.output
+
+
+def test_other_bundled_models_are_shown_before_a_translator_is_trained(models, monkeypatch):
+    trained = []
+    monkeypatch.setattr(demo, "_translate", trained.append)
+    model_folders.classifier(models / "classify")
+    (models / "classify" / "card.md").write_text(HEADER.format("classify"))
+    output = CliRunner().invoke(app, ["demo"]).output
+    assert output.index("1. Classify") < output.index("4. Translate: no translator is bundled yet")
+    assert len(trained) == 1

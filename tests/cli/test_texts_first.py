@@ -11,6 +11,7 @@ import pytest
 import regard as package
 from regard.cli import main
 from regard.decoding.limits import Limits
+from regard.models import catalog
 from regard.models.folder import load, save
 from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
@@ -62,7 +63,8 @@ def test_the_model_may_stand_before_or_after_and_be_named_by_the_environment(nam
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_a_missing_model_is_one_sentence_with_the_fix(name, run):
+def test_a_missing_model_is_one_sentence_with_the_fix(name, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(catalog, "BUNDLED", tmp_path)
     code, out, err = run(name, *TEXT[name])
     assert (code, out) == (2, "")
     assert err.startswith(

@@ -101,7 +101,7 @@ def test_span_types_are_renamed_and_adjacent_spans_stay_two(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "task", "says"),
     [
-        ({"great": "very positive"}, "classify", "renames 'great' to 'very positive', and no training row has it"),
+        ({"great": "very positive"}, "classify", "renames 'great' to 'very positive', and no"),
         ({"a": "b"}, "translate", "rows of task translate have none"),
     ],
 )

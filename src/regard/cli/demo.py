@@ -47,8 +47,12 @@ def command(
     console = Console()
     torch.manual_seed(seed)
     entries = {} if train else bundled()
-    if "translate" in entries:
-        show(entries, console)
+    if entries:
+        parts = show(entries, console)
+        if "translate" not in entries and translator:
+            title = "Translate: no translator is bundled yet, so a small one is trained"
+            console.print(f"\n[bold]{parts + 1}. {title}[/bold]")
+            _translate(console)
         return
     console.print("[bold]1. A dictionary over vectors[/bold]")
     _dictionary(console)

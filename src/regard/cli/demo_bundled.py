@@ -18,7 +18,7 @@ SENTENCES = (
     ("Je ne sais pas.", "en"),
 )
 DRAWN = (("Cats do not like dogs.", "de"), ("He hit me with a pie.", "fr"))
-REVIEW = "a film that is clever, warm and never too long"
+REVIEW = "A gripping story, wonderfully acted."
 NEWS = "Ada Lovelace met Charles Babbage in London."
 PROMPT = "The king"
 OWN_FILES = """regard train translator pairs.tsv     # columns: text and translation
@@ -29,15 +29,15 @@ regard models                         # the models of this demo, with scores"""
 
 
 def bundled() -> dict[str, CatalogEntry]:
-    """The default models by task; without a translator the demo trains one."""
+    """The default models by task."""
     from regard.models.catalog import known_models
 
     entries = sorted(known_models().values(), key=lambda entry: entry.default)
     return {entry.task: entry for entry in entries}
 
 
-def show(entries: dict[str, CatalogEntry], console: Console) -> None:
-    """Run each part for which there is a model."""
+def show(entries: dict[str, CatalogEntry], console: Console) -> int:
+    """Run each part for which there is a model; return the number of parts."""
     parts: dict[str, tuple[str, Callable[[Any, Console], None]]] = {
         "translate": ("Translate, and show what each word attends to", _translate),
         "classify": ("Classify", _classify),
@@ -55,6 +55,7 @@ def show(entries: dict[str, CatalogEntry], console: Console) -> None:
     show_plan(console)
     console.print(f"\n[bold]{number + 2}. Train on your own files[/bold]")
     console.print(OWN_FILES, highlight=False)
+    return number + 2
 
 
 def show_plan(console: Console) -> None:
