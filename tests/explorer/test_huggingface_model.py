@@ -117,6 +117,12 @@ def test_a_masked_language_model_fills_its_mask(explored):
     run = explored("BERT").run(Job("The [MASK] is eating."))
     best, p = next(iter(run.output["probabilities"].items()))
     assert run.task == "classify" and run.output["label"] == f"The {best} is eating." and 0 < p <= 1
+    scored = explored("BERT").run(Job("[MASK] was here.", candidates=("Tom", "You"))).output["candidates"]
+    assert list(scored) == ["Tom", "You"] and all(0 < p < 1 for p in scored.values())
+    with pytest.raises(OptionError, match="'Timbuktu' is not one token"):
+        explored("BERT").run(Job("[MASK] was here.", candidates=("Timbuktu",)))
+    with pytest.raises(OptionError, match="regard's own models only"):
+        explored("BERT").run(Job("[MASK] was here.", prefix=(5,)))
     vector = explored("BERT").run(Job(TEXT))
     assert vector.task == "embed" and vector.output["width"] == 32
     changed = explored("BERT").run(Job(TEXT, edits={vector.names[0]: [Uniform()]}, base=vector))

@@ -96,3 +96,17 @@ def test_huggingface_models_have_heads_and_can_be_changed(tab, tmp_path, kind):
         tab.wait_for_selector(".pair .answer")
         assert tab.locator(".pair canvas").count() == 2
         tab.goto("about:blank")
+
+
+def test_masked_and_causal_language_models_are_probed(tab, tmp_path):
+    pytest.importorskip("transformers", minversion="5")
+    from tests.explorer import huggingface_folders
+
+    for kind, text in (("BERT", "Tom/You was here."), ("GPT-2", "the man/woman")):
+        folder = huggingface_folders.save(kind, tmp_path / kind)
+        with serve(huggingface(folder)) as client:
+            tab.goto(f"http://127.0.0.1:{client.port}/explore/?view=compare&mode=probe&other={text}")
+            tab.wait_for_selector(".triple canvas")
+            said = tab.inner_text(".result")
+            assert "Of the two, the model prefers “" in said and " % · " in said
+            tab.goto("about:blank")

@@ -74,7 +74,7 @@ export function headsView(run, model, actions) {
   const overview = el("div", {}), filter = el("div", { class: "chips" }), controls = el("div", { class: "controls" }), count = el("p", { class: "dim" });
   const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
   const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
-  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: choose });
+  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin });
   const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
@@ -104,6 +104,11 @@ export function headsView(run, model, actions) {
     for (const button of overview.querySelectorAll(".thumb")) {
       button.setAttribute("aria-pressed", String(Number(button.dataset.map) === index && Number(button.dataset.head) === head));
     }
+  }
+
+  function pin(row, column) {
+    set({ row });
+    choose(row, column);
   }
 
   function choose(row, column) {
@@ -142,14 +147,14 @@ export function headsView(run, model, actions) {
     data = stage ? weights : merge(weights, map.columns, rows, columns);
     const [rowName, columnName] = AXES[map.kind];
     if (!stage) {
-      lines = new Lines({ rowName, columnName, onhover: (row) => choose(row, -1), onselect: (row) => choose(row, -1) });
+      lines = new Lines({ rowName, columnName, onhover: (row) => choose(row, -1), onselect: (row) => pin(row, -1) });
       space.replaceChildren(lines.node);
       lines.show(data, rows, columns);
     } else space.replaceChildren();
     const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
-    choose(Math.min(Math.max(0, matrix.row), rows.length - 1), -1);
+    choose(Math.min(Math.max(0, matrix.row < 0 ? Number(state.row) : matrix.row), rows.length - 1), -1);
     trust.update(map);
     if (model.can?.includes("diversity")) await different.show(index);
   }
@@ -160,5 +165,5 @@ export function headsView(run, model, actions) {
     el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
       el("p", { class: "dim" }, "Layers downwards; each head scaled to its largest weight.")), filter,
       el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count), overview), different.node),
-    el("section", { class: "card" }, el("header", {}, title, detail, controls), stages, sub, space, matrix.node, legend, trust.node));
+    el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, trust.node));
 }
