@@ -67,13 +67,13 @@ def recipe(folder, task, steps=6):
         "data": {**data, "test": data["validation"]},
         "tokenizer": {"kind": "word"},
         "model": {"input": "frames", "dim": 16, "dropout": 0.1, **MODELS[task]},
-        "batch": {"tokens": 480},
+        "batch": {"tokens": 640},
         "optimizer": {"lr": 0.01},
         "schedule": {"kind": "constant"},
         "training": {
             "steps": steps, "validate_every": 3, "save_every": 3, "keep": 1, "device": "cpu", "threads": 1,
         },
-        "decoding": {"beam": 2, "max_length": 6},
+        "decoding": {"beam": 2, "max_length": 8},
     }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_a_classifier_gives_files_arrays_and_batches_the_same_probabilities(mode
 def test_a_tagger_gives_each_frame_a_tag(models, signals):
     model = models["tag"].load()
     whole, short = regard.tag([signals / "a.npy", signals / "short.npy"], model)
-    assert (len(whole.tags), len(short.tags)) == (48, 20)
+    assert (len(whole.tags), len(short.tags)) == (64, 20)
     for entity in whole:
         assert set(whole.tags[entity.start : entity.end]) <= {f"B-{entity.label}", f"I-{entity.label}"}
     assert regard.tag(str(signals / "a.npy"), model).tags == whole.tags
@@ -169,7 +169,7 @@ def test_the_tag_command_writes_the_frames_of_each_span(models, signals, command
     spans = [f"{entity.start}-{entity.end - 1} {entity.label}" for entity in tagged]
     assert code == 0 and out.strip().split("\t") == [str(signals / "a.npy"), *spans]
     code, out, _ = command("tag", signals / "a.npy", "--model", run, "--to-conll")
-    assert code == 0 and out.split("\n")[:48] == [f"{i}\t{tag}" for i, tag in enumerate(tagged.tags)]
+    assert code == 0 and out.split("\n")[:64] == [f"{i}\t{tag}" for i, tag in enumerate(tagged.tags)]
 
 
 def test_translate_and_pictures_work_from_the_command_line(models, signals, command, tmp_path):
