@@ -215,7 +215,7 @@ def learned(
 def _train_head(
     direction: Direction, texts: Sequence[list[str]], links: list[Links], steps: int, file: Path
 ) -> None:
-    say(f"training the head of {'English' if direction.source == 0 else 'the other'} to the other side")
+    say(f"training the head of the translator {'from' if direction.source == 0 else 'into'} English")
     report = lambda step, loss: say(f"head, step {step}: loss {loss:.3f}") if step % 100 == 0 else None  # noqa: E731
     head = train_alignment_head(direction.model, *direction.sides(texts), links, HeadTraining(steps), report)
     head.save(file)
@@ -316,9 +316,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("language", choices=list(TASKS), help="fr: Hansards; de: Europarl")
     parser.add_argument("--folder", type=Path, default=Path("runs/align"), help="where everything is kept")
-    parser.add_argument("--minutes", type=float, default=5.5, help="training of both directions")
-    parser.add_argument("--pairs", type=int, default=20_000, help="training pairs of the alignment heads")
-    parser.add_argument("--steps", type=int, default=600, help="training steps of the alignment heads")
+    parser.add_argument("--minutes", type=float, default=4.8, help="training of both directions")
+    parser.add_argument("--pairs", type=int, default=10_000, help="training pairs of the alignment heads")
+    parser.add_argument("--steps", type=int, default=400, help="training steps of the alignment heads")
     parser.add_argument("--tiny", action="store_true", help="a small run on a CPU that checks every part")
     options = parser.parse_args(argv)
     print(machine.stamp(), flush=True)

@@ -67,13 +67,13 @@ def recipe(folder, task, steps=6):
         "data": {**data, "test": data["validation"]},
         "tokenizer": {"kind": "word"},
         "model": {"input": "frames", "dim": 16, "dropout": 0.1, **MODELS[task]},
-        "batch": {"tokens": 480},
+        "batch": {"tokens": 640},
         "optimizer": {"lr": 0.01},
         "schedule": {"kind": "constant"},
         "training": {
             "steps": steps, "validate_every": 3, "save_every": 3, "keep": 1, "device": "cpu", "threads": 1,
         },
-        "decoding": {"beam": 2, "max_length": 6},
+        "decoding": {"beam": 2, "max_length": 8},
     }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_a_classifier_gives_files_arrays_and_batches_the_same_probabilities(mode
 def test_a_tagger_gives_each_frame_a_tag(models, signals):
     model = models["tag"].load()
     whole, short = regard.tag([signals / "a.npy", signals / "short.npy"], model)
-    assert (len(whole.tags), len(short.tags)) == (48, 20)
+    assert (len(whole.tags), len(short.tags)) == (64, 20)
     for entity in whole:
         assert set(whole.tags[entity.start : entity.end]) <= {f"B-{entity.label}", f"I-{entity.label}"}
     assert regard.tag(str(signals / "a.npy"), model).tags == whole.tags
@@ -169,7 +169,7 @@ def test_the_tag_command_writes_the_frames_of_each_span(models, signals, command
     spans = [f"{entity.start}-{entity.end - 1} {entity.label}" for entity in tagged]
     assert code == 0 and out.strip().split("\t") == [str(signals / "a.npy"), *spans]
     code, out, _ = command("tag", signals / "a.npy", "--model", run, "--to-conll")
-    assert code == 0 and out.split("\n")[:48] == [f"{i}\t{tag}" for i, tag in enumerate(tagged.tags)]
+    assert code == 0 and out.split("\n")[:64] == [f"{i}\t{tag}" for i, tag in enumerate(tagged.tags)]
 
 
 def test_translate_and_pictures_work_from_the_command_line(models, signals, command, tmp_path):
@@ -221,3 +221,53 @@ def test_lists_of_two_folders_are_refused(tmp_path):
         (tmp_path / name / "list.txt").write_text("a.npy\n")
     with pytest.raises(OptionError, match="lists of file names that are in one folder"):
         open_sequences([], [tmp_path / "x" / "list.txt", tmp_path / "y" / "list.txt"])
+
+
+@pytest.mark.slow
+def test_a_classifier_of_recordings_is_far_better_than_a_linear_model(tmp_path):
+    """Least squares on the flattened frames cannot find words that move; convolutions and attention can."""
+    splits = {name: recordings(count, seed) for name, count, seed in (("train", 1500, 1), ("test", 300, 2))}
+    for name, (x, words, _) in splits.items():
+        np.save(tmp_path / f"{name}.npy", x)
+        (tmp_path / f"{name}.labels").write_text("".join(f"{spoken[0]}\n" for spoken in words))
+    files = {name: [[str(tmp_path / f"{name}.npy"), str(tmp_path / f"{name}.labels")]] for name in splits}
+    below = {"kind": "convolutional", "layers": 2, "kernel": 5}
+    result = train(
+        {
+            "task": "classify",
+            "data": {"train": files["train"], "validation": files["test"], "test": files["test"]},
+            "model": {
+                "input": "frames",
+                "dim": 48,
+                "encoder": {
+                    "kind": "stacked",
+                    "below": below,
+                    "above": {"heads": 4, "inner": 96, "norm": "pre"},
+                },
+                "pooling": {"kind": "attention"},
+            },
+            "batch": {"tokens": 4096},
+            "optimizer": {"lr": 0.003},
+            "schedule": {"kind": "cosine", "warmup": 20},
+            "training": {
+                "steps": 350,
+                "smoothing": 0.0,
+                "validate_every": 350,
+                "device": "cpu",
+                "threads": 1,
+            },
+        },
+        folder=tmp_path / "run",
+        quiet=True,
+    )
+    labels = sorted({spoken[0] for spoken in splits["train"][1]})
+    flat = {name: x.reshape(len(x), -1).astype(np.float64) for name, (x, _, _) in splits.items()}
+    gold = {
+        name: np.array([labels.index(spoken[0]) for spoken in words])
+        for name, (_, words, _) in splits.items()
+    }
+    ridge = flat["train"].T @ flat["train"] + 1000 * np.eye(flat["train"].shape[1])
+    weights = np.linalg.solve(ridge, flat["train"].T @ np.eye(len(labels))[gold["train"]])
+    linear = float(((flat["test"] @ weights).argmax(1) == gold["test"]).mean())
+    assert 0.25 < linear < 0.6
+    assert result.scores["test"]["accuracy"] > linear + 0.15

@@ -65,7 +65,7 @@ def command(
 
         regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
 
-        regard classify recording.npy --model runs/keywords
+        regard classify recording.npy --model FOLDER   # a model of sequences of numbers
 
         zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
     """

@@ -2,7 +2,7 @@
 
     python -m regard.data.keyword_signals signals
 
-A recording has 48 frames of 8 channels of noise, and one to three words of 8 frames, each a tone that moves
+A recording has 64 frames of 8 channels of noise, and two to five words of 8 frames, each a tone that moves
 through the channels. The targets are its first word (.labels), a tag for each frame (.tags) and all words in
 order (.text). The same seed gives the same files. Recipes for the three tasks are written beside them:
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from regard.errors import OptionError, RegardError
 from regard.files.atomic import write_file
 
-FRAMES, CHANNELS, LENGTH = 48, 8, 8
+FRAMES, CHANNELS, LENGTH = 64, 8, 8
 # The channel of the tone in each frame of a word.
 WORDS = {
     "rise": (0, 1, 2, 3, 4, 5, 6, 7),
@@ -34,12 +34,12 @@ RECIPES = Path(__file__).parent / "samples" / "signals"
 
 
 def recordings(count: int, seed: int) -> tuple[NDArray[np.float32], list[list[str]], list[list[str]]]:
-    """Recordings (count, 48, 8), the words of each in order, and the tags of its frames."""
+    """Recordings (count, 64, 8), the words of each in order, and the tags of its frames."""
     draw = np.random.default_rng(seed)
     x = NOISE * draw.standard_normal((count, FRAMES, CHANNELS))
     names, words, tags = list(WORDS), [], []
     for row in range(count):
-        spoken = [names[i] for i in draw.integers(0, len(names), draw.integers(1, 4))]
+        spoken = [names[i] for i in draw.integers(0, len(names), draw.integers(2, 6))]
         gaps = draw.multinomial(FRAMES - LENGTH * len(spoken), [1 / (len(spoken) + 1)] * (len(spoken) + 1))
         frame_tags, start = ["O"] * FRAMES, 0
         for word, gap in zip(spoken, gaps, strict=False):
