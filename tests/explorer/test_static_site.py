@@ -1,4 +1,4 @@
-"""Tests of the site without a server, in Chromium: the engine in JavaScript equals PyTorch with the same int8 weights."""
+"""Tests of the site without a server, in Chromium: its engine equals PyTorch with the same int8 weights."""
 
 import json
 
@@ -39,7 +39,8 @@ RUN = """async ([address, request]) => {
   const run = await api.run(request);
   const maps = [];
   for (let i = 0; i < run.maps.length; i++) maps.push([...await api.head(run, i, run.maps[i].heads - 1)]);
-  return { ...run, weights: maps, small: (await api.thumbnails(run)).map((heads) => heads.map((bytes) => [...bytes])) };
+  const small = (await api.thumbnails(run)).map((heads) => heads.map((bytes) => [...bytes]));
+  return { ...run, weights: maps, small };
 }"""
 
 
@@ -90,18 +91,17 @@ def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, 
     assert np.abs(small - np.frombuffer(run.thumbnails(), np.uint8)).max() <= 1
 
 
+SMALL = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64}
 KINDS = {
     "post-learned-gqa": {
         "tie": "all",
-        "encoder": {"kind": "transformer", "layers": 2, "heads": 4, "key_heads": 2, "inner": 96,
-                    "position": "learned", "activation": "swish"},
-        "decoder": {"kind": "transformer", "layers": 1, "heads": 4, "key_heads": 1, "inner": 96, "activation": "gelu"},
+        "encoder": SMALL | {"layers": 2, "heads": 4, "key_heads": 2, "position": "learned"},
+        "decoder": SMALL | {"heads": 4, "key_heads": 1, "activation": "swish"},
     },
     "pre-rms-swiglu": {
         "tie": "none", "output_bias": True, "scale_embeddings": False,
-        "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64, "norm": "pre", "norm_kind": "rms",
-                    "activation": "swiglu", "position": "none"},
-        "decoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64, "norm": "none", "activation": "gelu-tanh"},
+        "encoder": SMALL | {"norm": "pre", "norm_kind": "rms", "activation": "swiglu", "position": "none"},
+        "decoder": SMALL | {"norm": "none", "activation": "gelu-tanh"},
     },
     "lstm-mean": {
         "encoder": {"kind": "recurrent", "cell": "lstm", "layers": 2, "width": 64},
@@ -109,10 +109,10 @@ KINDS = {
     },
     "rnn-copy": {
         "encoder": {"kind": "recurrent", "cell": "rnn", "bidirectional": False, "width": 80},
-        "decoder": {"kind": "bahdanau", "cell": "rnn", "width": 80, "initial_state": "copy", "attention_width": 24},
+        "decoder": BAHDANAU | {"cell": "rnn", "width": 80, "initial_state": "copy", "attention_width": 24},
     },
     "transformer-to-gru": {
-        "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64},
+        "encoder": SMALL,
         "decoder": BAHDANAU | {"initial_state": "final"},
     },
 }  # fmt: skip
@@ -215,8 +215,9 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
     assert tab.locator(".list li").count() == 1
 
 
-HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12", "tabs\tand\nlines\u0085",
-        "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?", "12.5 % — (x)", ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
+HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12",
+        "tabs\tand\nlines\u0085", "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?", "12.5 % — (x)",
+        ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -227,11 +228,12 @@ def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites, kind,
         tab.goto(f"{address}mechanism.html")
         found = tab.evaluate(
             """async ([address, file, texts]) => {
-              const { Tokenizer } = await import(`${address}tokenizer.js`), tokenizer = new Tokenizer(JSON.parse(file));
+              const { Tokenizer } = await import(`${address}tokenizer.js`);
+              const tokenizer = new Tokenizer(JSON.parse(file));
               return texts.map((text) => {
                 const { ids, spans } = tokenizer.encode(text);
-                return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), tokenizer.sideOfText(text, ids, spans).words,
-                  tokenizer.sideOfTokens(ids).words];
+                const read = tokenizer.sideOfText(text, ids, spans), written = tokenizer.sideOfTokens(ids);
+                return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), read.words, written.words];
               });
             }""",
             [address, tokenizer.text, HARD],

@@ -22,7 +22,7 @@ class AttentionChange(Body):
 
     map: str = Field(max_length=200, description="Name of the attention map, as in `regard.watch`.")
     change: Literal["uniform", "zero", "pin", "weights"] = Field(
-        description="uniform: equal weights; zero: no weights; pin: all weight on one key; weights: given ones."
+        description="uniform: equal weights; zero: none; pin: all weight on one key; weights: given ones."
     )
     head: int | None = Field(None, ge=0, description="The head; default: all heads of the map.")
     row: int | None = Field(None, ge=0, description="The row (query position); default: all rows.")

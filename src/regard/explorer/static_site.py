@@ -74,8 +74,8 @@ def _unsupported(model: Any) -> Iterator[str]:
         options = model.config[side]
         if options["kind"] not in kinds:
             yield (
-                f"its {side} is of kind {options['kind']}, and the engine of the page has {' and '.join(kinds)}; "
-                "use `regard explore`"
+                f"its {side} is of kind {options['kind']}, and the engine of the page has "
+                f"{' and '.join(kinds)}; use `regard explore`"
             )
             continue
         for key, values in kinds[options["kind"]].items():
