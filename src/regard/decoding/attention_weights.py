@@ -31,6 +31,7 @@ from regard.models.frames import FrameProjection
 from regard.pictures.attention_views import attention_picture
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
+from regard.pictures.shown_layers import ShownLayer, show_layers
 
 KINDS = ("encoder", "decoder", "cross")  # two self-attentions and cross-attention
 SHOWN_FIRST = ("cross", "pooling", "decoder", "encoder")  # the kind that a picture shows by default
@@ -164,6 +165,43 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
             note=note,
             axes=AXES[kind],
         )
+
+    def show(
+        self, *, kind: str | None = None, layer: int | None = None, head: int | None = None, title: str = ""
+    ) -> Any:
+        """Show the weights: in a notebook an interactive view of all layers and heads, elsewhere text.
+
+        In a terminal, cells are coloured unless NO_COLOR is set.
+
+        >>> translation = regard.translate("Where is my book?", model, attention=True)
+        >>> translation.attention.show(layer=1, head=0)  # doctest: +SKIP
+
+        Args:
+            kind: "encoder", "decoder", "cross" or "pooling"; by default all, and that of `picture` first.
+            layer: a layer of that kind, from 0; by default all, and the last one first; −1 is the last.
+            head: the head that is shown first, from 0; by default the mean of all.
+            title: the headline; by default the text.
+
+        Returns:
+            In a notebook the view; with anywidget (`pip install "regard[notebook]"`) its `layer`, `head`,
+            `row` and `column` are what is chosen. Elsewhere None.
+        """
+        first_kind = self._kind(kind)
+        first = _select("layer", self.names(first_kind), -1 if layer is None else layer, TITLES[first_kind])
+        if layer is not None:
+            names = [first]
+        else:
+            names = [name for k in TITLES if kind in (None, k) for name in self.names(k)]
+        layers = [
+            ShownLayer(
+                f"{TITLES[kind_of(name)]}, layer {self.names(kind_of(name)).index(name)}",
+                self[name],
+                *self.pieces(name),
+                AXES[kind_of(name)],
+            )
+            for name in names
+        ]
+        return show_layers(layers, names.index(first), head, title or self._title(first_kind))
 
     def _kind(self, kind: str | None) -> str:
         """The kind to draw; an error if the model has none of it."""
