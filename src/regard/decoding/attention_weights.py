@@ -214,16 +214,20 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
 
     def _title(self, kind: str) -> str:
         sides = {"cross": (self.source, self.target), "decoder": (self.target,)}.get(kind, (self.source,))
-        texts = ["".join(t.replace("▁", " ") for t in side if t not in ("<s>", "</s>")) for side in sides]
-        if not any("▁" in token for side in sides for token in side):  # tokens are words
-            texts = [" ".join(t for t in side if t not in ("<s>", "</s>")) for side in sides]
-        return " → ".join(" ".join(text.split()) for text in texts)
+        return " → ".join(map(_text, sides))
 
     def best_head(self) -> tuple[int, int]:
         """Return the layer and head of cross-attention with the highest mutual information; see
         `best_head`.
         """
         return best_head([self])
+
+
+def _text(tokens: Sequence[str]) -> str:
+    """The text of tokens, which are words or have ▁ for spaces."""
+    kept = [token for token in tokens if token not in ("<s>", "</s>")]
+    between = "" if any("▁" in token for token in kept) else " "
+    return " ".join(between.join(kept).replace("▁", " ").split())
 
 
 def kind_of(name: str) -> str:
