@@ -1,11 +1,9 @@
 """Tests of `attention.show()` in Chromium: several views in one notebook, and the widget around one."""
 
-import re
-
 import pytest
 
 import regard
-from regard.pictures.notebook_view import AttentionView
+from regard.errors import OptionError
 from tests.explorer.toy import until
 
 TEXT = "the red dog"
@@ -14,7 +12,6 @@ TEXT = "the red dog"
 @pytest.fixture
 def view(model, monkeypatch):
     monkeypatch.setattr("regard.pictures.shown_layers.in_notebook", lambda: True)
-    monkeypatch.setattr("regard.pictures.notebook_view.find_spec", lambda name: None)
     return regard.translate(TEXT, model, attention=True).attention.show()
 
 
@@ -39,15 +36,13 @@ def test_two_views_in_one_notebook_choose_heads_and_read_numbers_independently(t
     assert second.locator(".reading").inner_text().startswith("der attends to")
 
 
-def test_the_widget_sends_the_choice_to_python_and_takes_it_from_there(tab, view):
+def test_the_choice_is_sent_to_python_and_taken_from_there(tab, view):
     pytest.importorskip("anywidget", reason="anywidget is not installed")
-    from regard.pictures.notebook_widget import AttentionWidget
-
-    widget = AttentionWidget(view)
-    state = {key: getattr(widget, key) for key in ("page", "height", "layer", "head", "row", "column")}
-    assert isinstance(widget.view, AttentionView)
+    keys = ("view", "layer", "head", "row", "column")
+    state = {key: getattr(view.choice, key) for key in keys}
+    assert state == {"view": view.id, "layer": 4, "head": -1, "row": 0, "column": -1}
     tab.context.unroute_all()
-    tab.set_content("<!doctype html><title>w</title><div id=cell></div>")
+    tab.set_content(f"<!doctype html><title>w</title>{view._repr_html_()}")
     tab.evaluate(
         """async ([script, state]) => {
           const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" })), listeners = {};
@@ -57,14 +52,20 @@ def test_the_widget_sends_the_choice_to_python_and_takes_it_from_there(tab, view
             set: (key, value) => {
               if (state[key] !== value) { state[key] = value; listeners[`change:${key}`]?.(); }
             } };
-          widget.render({ model: window.model, el: document.getElementById("cell") });
+          widget.render({ model: window.model });
         }""",
-        [widget._esm if isinstance(widget._esm, str) else str(widget._esm), state],
+        [str(view.choice._esm), state],
     )
     frame = tab.frame_locator("iframe")
     frame.get_by_role("combobox", name="head").select_option(label="head 1")
     until(tab, "window.model.get('head') === 1 && window.model.saved > 0")
-    tab.evaluate("window.model.set('row', 2)")
-    frame.locator(".reading b", has_text=re.compile("hu|ro|nd")).first.wait_for()
-    widget.set_state({"head": 1, "layer": 4})
-    assert widget.weights.equal(view.layers[4].weights[1])
+    tab.evaluate("window.model.set('layer', 0)")
+    until(tab, "window.model.get('row') === 0")
+    frame.locator(".reading b", has_text="the").wait_for()
+    assert frame.get_by_role("combobox", name="attention").input_value() == "0"
+
+
+def test_without_anywidget_the_choice_names_what_is_missing(view, monkeypatch):
+    monkeypatch.setattr("regard.pictures.notebook_view.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r'needs anywidget; pip install "regard\[notebook\]"'):
+        view.choice  # noqa: B018 (a property that raises)

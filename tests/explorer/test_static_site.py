@@ -154,7 +154,8 @@ def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab,
               const api = await import(`${address}api.js`);
               await api.describeModel();
               const base = await api.run({ text }), run = await api.runAgainst(base, { text, changes });
-              const counts = await api.leaveOneOut(base, 2), other = await api.runAgainst(base, { text: "a small man" });
+              const counts = await api.leaveOneOut(base, 2);
+              const other = await api.runAgainst(base, { text: "a small man" });
               return { run, counts, other, last: [...await api.head(run, run.maps.length - 1, 0)] };
             }""",
             [address, TEXT, CHANGES[name]],
@@ -175,7 +176,9 @@ def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab,
         )
     assert np.allclose(found["last"], list(run.maps.values())[-1][0].ravel(), atol=1e-5)
     other = model.run(Job("a small man", base=base)).output["comparison"]
-    assert abs(found["other"]["output"]["comparison"]["original"]["plain"] - other["original"]["plain"]) < 1e-2
+    assert (
+        abs(found["other"]["output"]["comparison"]["original"]["plain"] - other["original"]["plain"]) < 1e-2
+    )
     counts = model.trust(base, 2, None, lambda: False)["scores"]["leave_one_out"]
     assert np.allclose(found["counts"], counts, atol=1e-4)
 

@@ -183,8 +183,8 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
             title: the headline; by default the text.
 
         Returns:
-            In a notebook the view; with anywidget (`pip install "regard[notebook]"`) its `layer`, `head`,
-            `row` and `column` are what is chosen. Elsewhere None.
+            In a notebook the view; with anywidget (`pip install "regard[notebook]"`) `view.choice` is what
+            is chosen in it. Elsewhere None.
         """
         first_kind = self._kind(kind)
         first = _select("layer", self.names(first_kind), -1 if layer is None else layer, TITLES[first_kind])

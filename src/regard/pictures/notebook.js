@@ -41,9 +41,9 @@ export function show(given) {
     report();
   }
 
-  /** Report the choice to the widget around this page, if there is one. */
+  /** Report the choice to the notebook. */
   function report() {
-    if (parent !== window) parent.postMessage({ regard: { ...chosen } }, "*");
+    if (parent !== window) parent.postMessage({ regard: { view: given.view, ...chosen } }, "*");
   }
 
   function load() {
@@ -66,9 +66,8 @@ export function show(given) {
   }
 
   addEventListener("message", ({ source, data: message }) => {
-    const asked = source === parent && message?.regard;
-    if (!asked || Object.keys(chosen).every((key) => chosen[key] === asked[key])) return;
-    if (!given.layers[asked.layer]) return;
+    const { view, ...asked } = (source === parent && message?.regard) || {};
+    if (view !== given.view || !given.layers[asked.layer] || Object.keys(chosen).every((key) => chosen[key] === asked[key])) return;
     Object.assign(chosen, asked);
     load();
   });

@@ -1,7 +1,7 @@
 """Attention weights in a notebook: a self-contained page inside the cell, with choice of layer and head.
 
 The page is an iframe with all scripts, styles and weights inside, so that several views do not disturb each
-other and an exported notebook keeps them. With anywidget installed, Python reads and sets what is chosen.
+other and an exported notebook keeps them. With anywidget, Python reads and sets what is chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import uuid
 from collections.abc import Sequence
+from functools import cached_property
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
@@ -29,21 +31,18 @@ MODULES = (
     "lines.js",
 )  # of the explorer's page, imported ones first
 ROW = 44  # px of a row of the matrix, at most
-STYLE = "body{background:none}main{padding:0}.card{margin:0}"
-
-
-def notebook_view(layers: Sequence[ShownLayer], first: int, head: int | None, title: str) -> Any:
-    """Return an `AttentionWidget` if anywidget is installed, else an `AttentionView`."""
-    view = AttentionView(layers, first, head, title)
-    if find_spec("anywidget") is None:
-        return view
-    from regard.pictures.notebook_widget import AttentionWidget
-
-    return AttentionWidget(view)
+STYLE = (
+    "body{background:none}main{padding:0}.card{margin:0}"
+    "@media(min-width:600px){.flow:not(.stacked){grid-template-columns:1fr 1fr}}"
+)
 
 
 class AttentionView:
-    """An interactive view, which a notebook shows as the result of a cell; `save` writes it as a page."""
+    """An interactive view, which a notebook shows as the result of a cell; `save` writes it as a page.
+
+    With anywidget, `choice.layer`, `choice.head` (−1: the mean), `choice.row` and `choice.column` are what is
+    chosen in it, and can be set; `choice.observe` calls a function when they change.
+    """
 
     def __init__(
         self, layers: Sequence[ShownLayer], first: int = 0, head: int | None = None, title: str = ""
@@ -55,6 +54,16 @@ class AttentionView:
                 "choose fewer by kind= or layer=, or a shorter text"
             )
         self.layers, self.first, self.head, self.title = list(layers), first, head, title
+        self.id = uuid.uuid4().hex[:12]
+
+    @cached_property
+    def choice(self) -> Any:
+        """What is chosen in the view, as a widget; it needs anywidget."""
+        if find_spec("anywidget") is None:
+            raise OptionError('reading the choice needs anywidget; pip install "regard[notebook]"')
+        from regard.pictures.notebook_widget import Choice
+
+        return Choice(view=self.id, layer=self.first, head=-1 if self.head is None else self.head)
 
     @property
     def height(self) -> int:
@@ -79,7 +88,8 @@ class AttentionView:
     def frame(self) -> str:
         """The view as an element for HTML."""
         return (
-            f'<iframe sandbox="allow-scripts" title="{escape(self.title or "attention")}" '
+            f'<iframe name="regard-{self.id}" sandbox="allow-scripts" '
+            f'title="{escape(self.title or "attention")}" '
             f'srcdoc="{escape(self.html())}" '
             f'style="width:100%;height:{self.height}px;border:0"></iframe>'
         )
@@ -94,6 +104,13 @@ class AttentionView:
 
     def _repr_html_(self) -> str:
         return self.frame()
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display({"text/html": self.frame(), "text/plain": repr(self)}, raw=True)
+        if find_spec("anywidget") is not None:
+            display(self.choice)
 
     def __repr__(self) -> str:
         return f"AttentionView({', '.join(layer.title for layer in self.layers)})"
@@ -113,7 +130,12 @@ class AttentionView:
             }
             for layer in self.layers
         ]
-        shown = {"title": self.title, "layer": self.first, "head": -1 if self.head is None else self.head}
+        shown = {
+            "view": self.id,
+            "title": self.title,
+            "layer": self.first,
+            "head": -1 if self.head is None else self.head,
+        }
         text = json.dumps({**shown, "layers": layers}, ensure_ascii=False)
         return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

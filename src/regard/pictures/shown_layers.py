@@ -49,9 +49,9 @@ def show_layers(layers: Sequence[ShownLayer], first: int, head: int | None, titl
         raise OptionError(f"head must be an integer below the {heads} heads, got {head!r}")
     head = None if head is None else head % heads
     if in_notebook():
-        from regard.pictures.notebook_view import notebook_view
+        from regard.pictures.notebook_view import AttentionView
 
-        return notebook_view(layers, first, head, title)
+        return AttentionView(layers, first, head, title)
     from regard.pictures.terminal_view import terminal_text
 
     text = terminal_text(layers, first, head, title, colored=use_color(sys.stdout))

@@ -56,7 +56,7 @@ export const runAgainst = (base, request) => ofRun(base, (id) => run({ ...reques
 export const search = (request, signal) => post("search", request, signal);
 
 /** How far attention explains one output of a run. */
-export const trust = (run, row = null, attention = "") =>
+export const trust = (run, row, attention) =>
   ofRun(run, (id) => post("trust", { run: id, ...(row === null ? {} : { row }), ...(attention ? { attention } : {}) }));
 
 /** Gold links between words, and how well attention finds them. */
