@@ -1,6 +1,8 @@
 """Tests of the site without a server, in Chromium: its engine equals PyTorch with the same int8 weights."""
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,6 +269,13 @@ def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, 
     write_site(tmp_path / "site", folders.load(tmp_path / "model"), "two")
     first = [asked(tab, tmp_path / "site", text=text)["sides"]["source"]["tokens"][0] for text in LINES[:2]]
     assert first == [">>en<<", ">>de<<"]
+
+
+def test_the_documentation_carries_the_explorer_with_the_default_translator(sites, monkeypatch):
+    monkeypatch.setenv("REGARD_MODEL", str(sites["bahdanau"] / "model"))
+    hook = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "api" / "explorer_pages.py"))
+    names = {path.name for path in hook["explorer_site"]().rglob("*")}
+    assert {"index.html", "api.js", "worker.js", "model.safetensors", "description.json"} <= names
 
 
 def test_the_page_and_the_engine_are_small():
