@@ -1,5 +1,5 @@
-"""Put pages of the explorer that need no server into the documentation: the mechanism of attention and, with a
-bundled translator, the explorer itself.
+"""Put pages of the explorer that need no server into the documentation: the mechanism of attention, and
+with a bundled translator the explorer itself.
 """
 
 import re

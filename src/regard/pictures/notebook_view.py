@@ -106,7 +106,7 @@ class AttentionView:
         return self.frame()
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         display({"text/html": self.frame(), "text/plain": repr(self)}, raw=True)
         if find_spec("anywidget") is not None:

@@ -6,8 +6,8 @@ messages.
 
 from __future__ import annotations
 
-import anywidget
-import traitlets
+import anywidget  # pyright: ignore[reportMissingImports]
+import traitlets  # pyright: ignore[reportMissingImports]
 
 SCRIPT = """
 const CHOICE = ["layer", "head", "row", "column"];
