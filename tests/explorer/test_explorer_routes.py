@@ -134,7 +134,7 @@ def test_old_runs_are_dropped(client):
 
 
 def test_the_documentation_has_every_file_of_the_mechanism(explorer):
-    hook = Path(__file__).parents[2] / "docs" / "api" / "mechanism_page.py"
+    hook = Path(__file__).parents[2] / "docs" / "api" / "explorer_pages.py"
     names = runpy.run_path(str(hook))["page_files"]()
     assert (
         {"mechanism.html", "mechanism.js", "calculus.js", "dom.js", "matrix.js"}

@@ -1,6 +1,8 @@
-"""Tests of the site without a server, in Chromium: the engine in JavaScript equals PyTorch with the same int8 weights."""
+"""Tests of the site without a server, in Chromium: its engine equals PyTorch with the same int8 weights."""
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +41,8 @@ RUN = """async ([address, request]) => {
   const run = await api.run(request);
   const maps = [];
   for (let i = 0; i < run.maps.length; i++) maps.push([...await api.head(run, i, run.maps[i].heads - 1)]);
-  return { ...run, weights: maps, small: (await api.thumbnails(run)).map((heads) => heads.map((bytes) => [...bytes])) };
+  const small = (await api.thumbnails(run)).map((heads) => heads.map((bytes) => [...bytes]));
+  return { ...run, weights: maps, small };
 }"""
 
 
@@ -90,18 +93,17 @@ def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, 
     assert np.abs(small - np.frombuffer(run.thumbnails(), np.uint8)).max() <= 1
 
 
+SMALL = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64}
 KINDS = {
     "post-learned-gqa": {
         "tie": "all",
-        "encoder": {"kind": "transformer", "layers": 2, "heads": 4, "key_heads": 2, "inner": 96,
-                    "position": "learned", "activation": "swish"},
-        "decoder": {"kind": "transformer", "layers": 1, "heads": 4, "key_heads": 1, "inner": 96, "activation": "gelu"},
+        "encoder": SMALL | {"layers": 2, "heads": 4, "key_heads": 2, "position": "learned"},
+        "decoder": SMALL | {"heads": 4, "key_heads": 1, "activation": "swish"},
     },
     "pre-rms-swiglu": {
         "tie": "none", "output_bias": True, "scale_embeddings": False,
-        "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64, "norm": "pre", "norm_kind": "rms",
-                    "activation": "swiglu", "position": "none"},
-        "decoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64, "norm": "none", "activation": "gelu-tanh"},
+        "encoder": SMALL | {"norm": "pre", "norm_kind": "rms", "activation": "swiglu", "position": "none"},
+        "decoder": SMALL | {"norm": "none", "activation": "gelu-tanh"},
     },
     "lstm-mean": {
         "encoder": {"kind": "recurrent", "cell": "lstm", "layers": 2, "width": 64},
@@ -109,10 +111,10 @@ KINDS = {
     },
     "rnn-copy": {
         "encoder": {"kind": "recurrent", "cell": "rnn", "bidirectional": False, "width": 80},
-        "decoder": {"kind": "bahdanau", "cell": "rnn", "width": 80, "initial_state": "copy", "attention_width": 24},
+        "decoder": BAHDANAU | {"cell": "rnn", "width": 80, "initial_state": "copy", "attention_width": 24},
     },
     "transformer-to-gru": {
-        "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 64},
+        "encoder": SMALL,
         "decoder": BAHDANAU | {"initial_state": "final"},
     },
 }  # fmt: skip
@@ -155,7 +157,8 @@ def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab,
               await api.describeModel();
               const base = await api.run({ text }), run = await api.runAgainst(base, { text, changes });
               const counts = await api.leaveOneOut(base, 2);
-              return { base, run, counts, last: [...await api.head(run, run.maps.length - 1, 0)] };
+              const other = await api.runAgainst(base, { text: "a small man" });
+              return { run, counts, other, last: [...await api.head(run, run.maps.length - 1, 0)] };
             }""",
             [address, TEXT, CHANGES[name]],
         )
@@ -174,6 +177,10 @@ def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab,
             atol=1e-3,
         )
     assert np.allclose(found["last"], list(run.maps.values())[-1][0].ravel(), atol=1e-5)
+    other = model.run(Job("a small man", base=base)).output["comparison"]
+    assert (
+        abs(found["other"]["output"]["comparison"]["original"]["plain"] - other["original"]["plain"]) < 1e-2
+    )
     counts = model.trust(base, 2, None, lambda: False)["scores"]["leave_one_out"]
     assert np.allclose(found["counts"], counts, atol=1e-4)
 
@@ -215,8 +222,9 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
     assert tab.locator(".list li").count() == 1
 
 
-HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12", "tabs\tand\nlines\u0085",
-        "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?", "12.5 % — (x)", ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
+HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12",
+        "tabs\tand\nlines\u0085", "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?", "12.5 % — (x)",
+        ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -227,11 +235,12 @@ def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites, kind,
         tab.goto(f"{address}mechanism.html")
         found = tab.evaluate(
             """async ([address, file, texts]) => {
-              const { Tokenizer } = await import(`${address}tokenizer.js`), tokenizer = new Tokenizer(JSON.parse(file));
+              const { Tokenizer } = await import(`${address}tokenizer.js`);
+              const tokenizer = new Tokenizer(JSON.parse(file));
               return texts.map((text) => {
                 const { ids, spans } = tokenizer.encode(text);
-                return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), tokenizer.sideOfText(text, ids, spans).words,
-                  tokenizer.sideOfTokens(ids).words];
+                const read = tokenizer.sideOfText(text, ids, spans), written = tokenizer.sideOfTokens(ids);
+                return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), read.words, written.words];
               });
             }""",
             [address, tokenizer.text, HARD],
@@ -262,10 +271,17 @@ def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, 
     assert first == [">>en<<", ">>de<<"]
 
 
+def test_the_documentation_carries_the_explorer_with_the_default_translator(sites, monkeypatch):
+    monkeypatch.setenv("REGARD_MODEL", str(sites["bahdanau"] / "model"))
+    hook = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "api" / "explorer_pages.py"))
+    names = {path.name for path in hook["explorer_site"]().rglob("*")}
+    assert {"index.html", "api.js", "worker.js", "model.safetensors", "description.json"} <= names
+
+
 def test_the_page_and_the_engine_are_small():
     sizes = {name: len(content) for name, content in site_files().items()}
     engine = ("tokenizer.js", "tensors.js", "network.js", "translator.js")
-    assert sum(sizes[name] for name in engine) <= 30_000
+    assert sum(sizes[name] for name in engine) <= 25_000
     assert sum(sizes.values()) <= 150_000
 
 

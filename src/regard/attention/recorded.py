@@ -8,6 +8,7 @@ call is computed by the reference, some rows at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,10 @@ from regard.attention.precision import compute_dtype
 from regard.attention.score_tiles import Tile, can_tile, for_each_tile
 from regard.attention.selection import IndexLike, Selection
 from regard.errors import OptionError
-from regard.pictures.attention_views import attention_picture
+from regard.pictures.attention_views import attention_picture, shown_layer
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
+from regard.pictures.shown_layers import show_layers
 
 MAX_SHOWN = 1 << 22  # weights of one item that a notebook computes and shows without a request
 
@@ -182,6 +184,22 @@ class Recorded(Pictured):
         return attention_picture(
             {"": weights}, view, rows=rows, columns=columns, head=head, title=title, note=""
         )
+
+    def show(
+        self,
+        *,
+        rows: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        batch: int = 0,
+        head: int | None = None,
+        title: str = "attention",
+    ) -> Any:
+        """Show the weights: in a notebook an interactive view of all heads, elsewhere text.
+
+        The arguments are those of `picture`; `head` is shown first.
+        """
+        weights = self._one_item(batch)
+        return show_layers([shown_layer(title, weights, rows, columns)], 0, head, "")
 
     def _one_item(self, batch: int) -> Tensor:
         """The weights (heads, Tq, Tk) of one item; of several leading axes, counted over all."""

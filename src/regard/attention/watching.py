@@ -33,7 +33,9 @@ from regard.attention.watched_model import (
     uses_only_attend,
 )
 from regard.errors import OptionError
+from regard.pictures.attention_views import shown_layer
 from regard.pictures.head_grid import HeadGrid
+from regard.pictures.shown_layers import show_layers
 
 __all__ = [
     "UNKNOWN",
@@ -428,11 +430,23 @@ class Seen(Mapping[str, Recorded]):
             batch: the item of the batch.
             title: the headline.
         """
+        return HeadGrid({name: self[name]._one_item(batch) for name in self._matching(only)}, title=title)
+
+    def show(self, only: str | Iterable[str] | None = None, *, batch: int = 0, title: str = "") -> Any:
+        """Show the weights: interactive with all calls and heads in a notebook, elsewhere the last as text.
+
+        The arguments are those of `picture`.
+        """
+        layers = [shown_layer(name, self[name]._one_item(batch)) for name in self._matching(only)]
+        return show_layers(layers, len(layers) - 1, None, title)
+
+    def _matching(self, only: str | Iterable[str] | None) -> list[str]:
+        """The names that match a pattern; OptionError if there are none."""
         patterns = ["*"] if only is None else [only] if isinstance(only, str) else list(only)
         names = [name for name in self._calls if any(matches(name, pattern) for pattern in patterns)]
         if not names:
             raise OptionError(self._why_missing(", ".join(map(str, patterns))))
-        return HeadGrid({name: self[name]._one_item(batch) for name in names}, title=title)
+        return names
 
     def __getitem__(self, name: str) -> Recorded:
         return self.calls(name)[-1]

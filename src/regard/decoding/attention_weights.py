@@ -31,6 +31,7 @@ from regard.models.frames import FrameProjection
 from regard.pictures.attention_views import attention_picture
 from regard.pictures.picture import Picture
 from regard.pictures.pictured import Pictured
+from regard.pictures.shown_layers import ShownLayer, show_layers
 
 KINDS = ("encoder", "decoder", "cross")  # two self-attentions and cross-attention
 SHOWN_FIRST = ("cross", "pooling", "decoder", "encoder")  # the kind that a picture shows by default
@@ -165,6 +166,43 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
             axes=AXES[kind],
         )
 
+    def show(
+        self, *, kind: str | None = None, layer: int | None = None, head: int | None = None, title: str = ""
+    ) -> Any:
+        """Show the weights: in a notebook an interactive view of all layers and heads, elsewhere text.
+
+        In a terminal, cells are coloured unless NO_COLOR is set.
+
+        >>> translation = regard.translate("Where is my book?", model, attention=True)
+        >>> translation.attention.show(layer=1, head=0)  # doctest: +SKIP
+
+        Args:
+            kind: "encoder", "decoder", "cross" or "pooling"; by default all, and that of `picture` first.
+            layer: a layer of that kind, from 0; by default all, and the last one first; −1 is the last.
+            head: the head that is shown first, from 0; by default the mean of all.
+            title: the headline; by default the text.
+
+        Returns:
+            In a notebook the view; with anywidget (`pip install "regard[notebook]"`) `view.choice` is what
+            is chosen in it. Elsewhere None.
+        """
+        first_kind = self._kind(kind)
+        first = _select("layer", self.names(first_kind), -1 if layer is None else layer, TITLES[first_kind])
+        if layer is not None:
+            names = [first]
+        else:
+            names = [name for k in TITLES if kind in (None, k) for name in self.names(k)]
+        layers = [
+            ShownLayer(
+                f"{TITLES[kind_of(name)]}, layer {self.names(kind_of(name)).index(name)}",
+                self[name],
+                *self.pieces(name),
+                AXES[kind_of(name)],
+            )
+            for name in names
+        ]
+        return show_layers(layers, names.index(first), head, title or self._title(first_kind))
+
     def _kind(self, kind: str | None) -> str:
         """The kind to draw; an error if the model has none of it."""
         there = [k for k in SHOWN_FIRST if self.names(k)]
@@ -176,16 +214,20 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
 
     def _title(self, kind: str) -> str:
         sides = {"cross": (self.source, self.target), "decoder": (self.target,)}.get(kind, (self.source,))
-        texts = ["".join(t.replace("▁", " ") for t in side if t not in ("<s>", "</s>")) for side in sides]
-        if not any("▁" in token for side in sides for token in side):  # tokens are words
-            texts = [" ".join(t for t in side if t not in ("<s>", "</s>")) for side in sides]
-        return " → ".join(" ".join(text.split()) for text in texts)
+        return " → ".join(map(_text, sides))
 
     def best_head(self) -> tuple[int, int]:
         """Return the layer and head of cross-attention with the highest mutual information; see
         `best_head`.
         """
         return best_head([self])
+
+
+def _text(tokens: Sequence[str]) -> str:
+    """The text of tokens, which are words or have ▁ for spaces."""
+    kept = [token for token in tokens if token not in ("<s>", "</s>")]
+    between = "" if any("▁" in token for token in kept) else " "
+    return " ".join(between.join(kept).replace("▁", " ").split())
 
 
 def kind_of(name: str) -> str:

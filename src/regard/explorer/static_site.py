@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
@@ -23,8 +24,8 @@ POLICY = (  # as that of the server, less what a meta element cannot say
 )
 CHARSET = '<meta charset="utf-8">\n'
 META = f'{CHARSET}<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-VIEWS = ["alignment", "heads", "whatif", "mechanism"]  # the views that the engine can answer
-WITHOUT = ("search.js", "trust.js", "compare.js")  # views that it cannot
+VIEWS = ["alignment", "heads", "whatif", "compare", "mechanism"]  # what the engine can answer
+WITHOUT = ("search.js", "trust.js")  # views that it cannot
 MAX_CHARACTERS = 2000  # of a text
 TOKENIZERS = ("bpe", "byte-bpe", "character", "word")
 # What the engine runs, by kind of encoder or decoder: the values of each option.
@@ -60,9 +61,18 @@ def site_files() -> dict[str, bytes]:
     found["api.js"] = found.pop("static_api.js")
     for name in WITHOUT:
         del found[name]
-    for page in [name for name in found if name.endswith(".html")]:
-        found[page] = found[page].replace(CHARSET.encode(), META.encode())
+    for name, content in found.items():
+        if name.endswith(".html"):
+            found[name] = content.replace(CHARSET.encode(), META.encode())
+        elif name.endswith((".js", ".css")):
+            found[name] = _compact(content.decode()).encode()
     return found
+
+
+def _compact(text: str) -> str:
+    """Remove lines of comments, and indentation; the page has no string of several lines."""
+    text = re.sub(r"^[ \t]*/\*.*?\*/[ \t]*\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^[ \t]*//.*\n|^[ \t]+|^\n", "", text, flags=re.MULTILINE)
 
 
 def _unsupported(model: Any) -> Iterator[str]:
@@ -74,8 +84,8 @@ def _unsupported(model: Any) -> Iterator[str]:
         options = model.config[side]
         if options["kind"] not in kinds:
             yield (
-                f"its {side} is of kind {options['kind']}, and the engine of the page has {' and '.join(kinds)}; "
-                "use `regard explore`"
+                f"its {side} is of kind {options['kind']}, and the engine of the page has "
+                f"{' and '.join(kinds)}; use `regard explore`"
             )
             continue
         for key, values in kinds[options["kind"]].items():

@@ -12,6 +12,7 @@ from regard.errors import OptionError, ShapeError
 from regard.pictures.head_grid import HeadGrid
 from regard.pictures.matrix_picture import VIEWS, MatrixPicture
 from regard.pictures.picture import Picture
+from regard.pictures.shown_layers import ShownLayer
 
 ALL_VIEWS = (*VIEWS, "grid")
 
@@ -51,6 +52,16 @@ def attention_picture(
         columns = rows
     labels = _labels("rows", rows, mean.shape[0]), _labels("columns", columns, mean.shape[1])
     return MatrixPicture(mean, *labels, chosen_view, title, ", ".join(filter(None, (note, which))), *axes)
+
+
+def shown_layer(
+    title: str, weights: Tensor, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None
+) -> ShownLayer:
+    """A layer for `show_layers`; without tokens its rows and columns are numbered."""
+    if columns is None and weights.shape[1] == weights.shape[2]:
+        columns = rows
+    tokens = _labels("rows", rows, weights.shape[1]), _labels("columns", columns, weights.shape[2])
+    return ShownLayer(title, weights, *tokens)
 
 
 def _labels(name: str, labels: Sequence[str] | None, count: int) -> list[str]:

@@ -74,6 +74,7 @@ export function view(run, model, { runAgain }) {
   const error = el("p", { class: "error", role: "alert", hidden: true }), space = el("div", {});
   const matrix = new Matrix({ label: "Attention weights; drag a cell up or down, or press Shift and an arrow, to change its weight" });
   draggable(matrix, drag);
+  const body = el("div", { class: "flow whatif" }, space, el("div", {}, list, error, result));
   const counted = new Map(); // leave-one-out scores by row
   let busy = false, again = false;
   const tokens = (side) => entries(run.sides[side], "tokens");
@@ -92,6 +93,7 @@ export function view(run, model, { runAgain }) {
       ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),
       el("button", { class: "primary", type: "button", onclick: add }, "Change and run again"));
     space.hidden = !map.rowsEditable;
+    body.classList.toggle("stacked", space.hidden || columns.length > 24);
     if (map.rowsEditable) showMatrix(map, rows, columns);
   }
 
@@ -103,7 +105,12 @@ export function view(run, model, { runAgain }) {
         if (request.change === "weights" && request.map === map.name && (request.head ?? "all") === numbered(draft.head)) weights.set(request.weights, request.row * map.columns);
       }
       matrix.show(weights, rows, columns);
-    } catch (problem) { error.textContent = problem.message; error.hidden = false; }
+    } catch (problem) { fail(problem); }
+  }
+
+  function fail(problem) {
+    error.textContent = problem.message;
+    error.hidden = false;
   }
 
   function drag(row, column, weight) {
@@ -130,9 +137,10 @@ export function view(run, model, { runAgain }) {
     if (!scores) return null;
     const before = await api.head(run, index, head);
     const tau = (values) => kendall(values.slice(0, scores.length), scores)?.toFixed(2) ?? "not defined";
-    return el("p", { class: "dim", id: "leave-one-out" }, "Without one source token at a time, the distribution of ",
-      el("b", { dir: "auto" }, tokens("target")[row].text), " changes most for ", el("b", { dir: "auto" }, tokens("source")[scores.indexOf(Math.max(...scores))].text),
-      "; τ of these changes with the weights as they are ", el("span", { class: "num" }, tau(before.subarray(row * map.columns))), ", changed ", el("span", { class: "num" }, tau(weights)));
+    const number = (values) => el("span", { class: "num" }, tau(values)), word = (side, i) => el("b", { dir: "auto" }, tokens(side)[i].text);
+    return el("p", { class: "dim", id: "leave-one-out" }, "Leave-one-out: the prediction of ", word("target", row), " changes most without ",
+      word("source", scores.indexOf(Math.max(...scores))), ". Agreement (Kendall’s τ) of the weights with all such changes: ",
+      number(before.subarray(row * map.columns)), " as they are, ", number(weights), " changed.");
   }
 
   function add() {
@@ -168,26 +176,26 @@ export function view(run, model, { runAgain }) {
     result.setAttribute("aria-busy", "true");
     try {
       const after = await runAgain(changes.map((change) => change.request));
-      const dragged = request.change === "weights" ? await figure(request) : pictures(run, after, request);
+      const below = request.change === "weights" ? el("div") : pictures(run, after, request);
       const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
       const left = outcome("attention as it is", run.output, after.output), right = outcome("attention changed", after.output, run.output);
       result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),
-        ...[comparison(after.output), dragged].filter(Boolean));
+        ...[comparison(after.output), below].filter(Boolean));
+      if (request.change === "weights") figure(request).then((found) => below.replaceChildren(...[found].filter(Boolean)), fail);
       announce(same ? "The output stays the same." : `The output changes to ${after.output.text ?? after.output.label ?? ""}`);
     } catch (problem) {
       if (added) { changes.pop(); showList(); }
-      error.textContent = problem.message;
-      error.hidden = false;
+      fail(problem);
     }
     result.removeAttribute("aria-busy");
   }
 
-  space.append(el("p", { class: "dim" }, "Or drag a cell up or down: its weight changes, the others of its row keep their proportions."), matrix.node);
+  space.append(el("p", { class: "dim" }, "Or drag a cell up or down: the others of its row keep their proportions."), matrix.node);
   showForm();
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "What if the model attended elsewhere?"),
       el("p", { class: "dim" }, "Change attention weights, and the model runs again with them.")),
-    form, list, error, result, space);
+    form, body);
 }
 
 const numbered = (head) => (head === "all" ? head : Number(head));

@@ -108,10 +108,12 @@ const methods = {
 
 /** How likely each of the two outputs is with and without the changes. */
 function compare(before, { input, tokens, logP, changes }) {
-  const same = before.tokens.join() === tokens.join(), plain = before.changes.length ? translator.score(input, before.tokens) : before.logP;
+  const same = before.tokens.join() === tokens.join(), known = !before.changes.length && before.input.join() === input.join();
+  const plain = known ? before.logP : translator.score(input, before.tokens);
+  const own = (of) => (changes.length ? translator.score(input, of) : logP);
   return {
-    original: { plain, edited: same ? logP : translator.score(input, before.tokens, changes) },
-    changed: { plain: same ? plain : translator.score(input, tokens), edited: logP },
+    original: { plain, edited: same ? logP : changes.length ? translator.score(input, before.tokens, changes) : plain },
+    changed: { plain: same ? plain : own(tokens), edited: logP },
   };
 }
 
