@@ -254,7 +254,7 @@ def test_flops_grow_with_words_and_with_characters(letters: bool) -> None:
 
 @pytest.mark.parametrize("crf", [True, False])
 def test_the_recall_margin_applies_to_entity_tokens_in_training_only(crf: bool) -> None:
-    """Training adds 2 to the score of O where the gold tag is not O (as a larger bias does), validation not."""
+    """Training adds 2 to the score of O where the gold tag is not O, as a larger bias does."""
     plain, harder = make_tagger(crf=crf).train(), make_tagger(crf=crf, recall=2.0).train()
     harder.load_state_dict(plain.state_dict())
     missed, empty = batch(plain, [("ada", "B-PER")]), batch(plain, [ROWS[3]])
