@@ -113,7 +113,7 @@ def test_nothing_leaks_and_empty_rows_are_zero_on_the_gpu(kernel):
     assert (results[1][0][1] == 0).all()
 
 
-def test_layers_watching_and_devices():
+def test_layers_and_watch_work_on_the_gpu():
     layer = MultiHead(64, 4, mask=Causal(), energy=ScaledDot()).cuda()
     x = torch.randn(2, 33, 64, device="cuda")
     with watch(layer) as seen, torch.autocast("cuda", torch.bfloat16):
@@ -277,7 +277,7 @@ def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():
         {"mask": Mine()},
     ):
         true = attend(q.double(), k.double(), v.double(), kernel="reference", **options)
-        with torch.no_grad():  # what a function closes over might learn
+        with torch.no_grad():  # a closure might contain parameters
             assert (attend(q, k, v, kernel="flex", **options) - true).abs().max() < 1e-4
 
 

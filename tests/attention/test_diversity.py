@@ -1,4 +1,4 @@
-"""How different heads are: worked by hand, and by scipy."""
+"""Head diversity: examples by hand, and scipy's divergence."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_heads_that_share_no_key_have_one_bit_and_full_rank():
     assert diversity.pairs.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
-def test_a_pair_worked_by_hand():
+def test_the_divergence_of_two_heads_computed_by_hand():
     # p = (1, 0), q = (1/2, 1/2), m = (3/4, 1/4): H(m) − H(q)/2 = 0.8113 − 0.5 bits.
     diversity = head_diversity(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
     m = -(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
@@ -44,7 +44,7 @@ def test_divergences_are_those_of_scipy():
     assert diversity.divergence == pytest.approx(float(off.mean()))
 
 
-def test_recorded_calls_offer_it_and_rows_without_attention_are_left_out():
+def test_head_diversity_of_a_recorded_call_leaves_out_fully_masked_rows():
     q = torch.randn(2, 3, 4, 8)
     with regard.watch() as seen:
         regard.attend(q, q, q, mask=~regard.Causal())  # the last query sees nothing
@@ -57,7 +57,7 @@ def test_recorded_calls_offer_it_and_rows_without_attention_are_left_out():
         recorded.head_diversity(query=3)
 
 
-def test_one_head_has_nothing_to_differ_from():
+def test_the_divergence_of_one_head_is_zero():
     diversity = head_diversity(torch.ones(1, 2, 2) / 2)
     assert diversity.divergence == 0 and str(diversity).startswith("1 head,")
 

@@ -1,4 +1,4 @@
-"""`intervene`: every edit against weights @ values, in layers, translators and models of others.
+"""`intervene`: every edit against weights @ values, in layers, translators and third-party models.
 
 Tests of intervening.py and edits.py.
 """
@@ -142,7 +142,7 @@ def test_gradients_reach_values_always_and_weights_through_a_function():
     assert torch.autograd.grad(run(Uniform(), q, k, v).sum(), q, allow_unused=True)[0] is None
 
 
-def test_a_nan_in_padding_stays_out_and_half_precision_is_rounded_once():
+def test_nan_in_padding_has_no_effect_and_half_precision_is_rounded_once():
     q, k, v = inputs()
     clean = run(Uniform(), q, k, v, mask=PADDING)
     k[1, :, 4:], v[1, :, 4:] = torch.nan, torch.nan
@@ -432,7 +432,7 @@ def test_generating_and_classifying_are_changed(tmp_path):
     assert regard.classify("so good", reader).probabilities == plain
 
 
-# ---------------------------------------------------------------------------------------- models of others
+# ---------------------------------------------------------------------------------------- third-party models
 class Sdpa(nn.Module):
     def forward(self, q, k, v, **options):
         return F.scaled_dot_product_attention(q, k, v, **options)
@@ -618,7 +618,7 @@ def test_wrong_arguments_and_wrong_results_are_refused(model):
         run(Uniform(batch=0), *(torch.randn(2, 3, 4, 5, 8) for _ in "qkv"))
 
 
-def test_an_edit_of_your_own_is_a_subclass(model):
+def test_a_user_defined_edit_is_a_subclass(model):
     class Sharper(Edit):
         def apply(self, rows, selected):
             return (rows.weights**4) / (rows.weights**4).sum(-1, keepdim=True)
@@ -633,7 +633,7 @@ def test_an_edit_of_your_own_is_a_subclass(model):
     assert torch.equal(recorded.weights(head=1), plain[:, 1])
 
 
-def test_nothing_runs_on_the_reference_that_is_not_matched(model, monkeypatch):
+def test_layers_that_no_edit_matches_keep_their_kernel(model, monkeypatch):
     ran = []
     original = regard.attention.kernels.reference.Reference.run
     monkeypatch.setattr(

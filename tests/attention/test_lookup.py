@@ -81,7 +81,7 @@ def letters(key):
 
 
 def at(path):
-    """What Python finds there."""
+    """The value at a path by Python's own brackets."""
     value = PERSON
     for key in path:
         value = value[key]
@@ -114,7 +114,7 @@ def test_weights_of_a_soft_path_are_products_and_sum_to_one():
     )
     outer, inner = softmax("adress", PERSON), softmax("citty", PERSON["address"])
     assert weights["address", "city"].item() == pytest.approx((outer[2] * inner[1]).item())
-    assert weights["age",].item() == pytest.approx(outer[1].item())  # a value: the path goes no further
+    assert weights["age",].item() == pytest.approx(outer[1].item())  # a leaf: the path ends there
 
 
 def test_the_limit_of_low_temperature_is_the_hard_path():
@@ -133,7 +133,7 @@ def test_gradients_reach_the_query_through_all_levels():
     assert query.grad.abs().sum() > 0
 
 
-def test_bad_paths_and_records_are_one_sentence():
+def test_bad_paths_and_records_are_errors_of_one_sentence():
     with pytest.raises(OptionError, match="path must be a list of keys, one for each level, got 'age'"):
         lookup_path("age", PERSON, letters)
     with pytest.raises(OptionError, match="record must be a mapping or a list, got 3"):

@@ -21,25 +21,25 @@ from regard.errors import DeviceError, OptionError
 EXACT_BLOCKS = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)
 
 
-def drawn(mask, Tq, Tk):
+def as_strings(mask, Tq, Tk):
     """The mask as strings, one per query: x is allowed."""
     return ["".join("x" if a else "." for a in row) for row in mask.dense(Tq, Tk).reshape(-1, Tk).tolist()]
 
 
 def test_masks_allow_the_expected_pairs():
-    assert drawn(Causal(), 3, 3) == ["x..", "xx.", "xxx"]
-    assert drawn(Causal(), 2, 4) == ["xxx.", "xxxx"]
-    assert drawn(Causal(offset=0), 2, 4) == ["x...", "xx.."]
-    assert drawn(Window(1, 1), 4, 4) == ["xx..", "xxx.", ".xxx", "..xx"]
-    assert drawn(Window(None, 0), 3, 3) == drawn(Causal(), 3, 3)
-    assert drawn(Window.centered(2), 4, 4) == drawn(Window(1, 1), 4, 4)
-    assert drawn(Window.centered(3), 4, 4) == drawn(Window(1, 1), 4, 4)  # distance at most 1.5
-    assert drawn(~Diagonal(), 3, 3) == [".xx", "x.x", "xx."]
-    assert drawn(Dilated(2), 3, 5) == ["x.x.x", ".x.x.", "x.x.x"]
-    assert drawn(Prefix(2), 2, 4) == ["xx..", "xx.."]
-    assert drawn(Causal() | Prefix(2), 3, 3) == ["xx.", "xx.", "xxx"]
-    assert drawn(Documents.of_lengths([2, 1]), 3, 3) == ["xx.", "xx.", "..x"]
-    assert drawn(Dilated(2) & Causal(), 4, 4) == ["x...", ".x..", "x.x.", ".x.x"]
+    assert as_strings(Causal(), 3, 3) == ["x..", "xx.", "xxx"]
+    assert as_strings(Causal(), 2, 4) == ["xxx.", "xxxx"]
+    assert as_strings(Causal(offset=0), 2, 4) == ["x...", "xx.."]
+    assert as_strings(Window(1, 1), 4, 4) == ["xx..", "xxx.", ".xxx", "..xx"]
+    assert as_strings(Window(None, 0), 3, 3) == as_strings(Causal(), 3, 3)
+    assert as_strings(Window.centered(2), 4, 4) == as_strings(Window(1, 1), 4, 4)
+    assert as_strings(Window.centered(3), 4, 4) == as_strings(Window(1, 1), 4, 4)  # distance at most 1.5
+    assert as_strings(~Diagonal(), 3, 3) == [".xx", "x.x", "xx."]
+    assert as_strings(Dilated(2), 3, 5) == ["x.x.x", ".x.x.", "x.x.x"]
+    assert as_strings(Prefix(2), 2, 4) == ["xx..", "xx.."]
+    assert as_strings(Causal() | Prefix(2), 3, 3) == ["xx.", "xx.", "xxx"]
+    assert as_strings(Documents.of_lengths([2, 1]), 3, 3) == ["xx.", "xx.", "..x"]
+    assert as_strings(Dilated(2) & Causal(), 4, 4) == ["x...", ".x..", "x.x.", ".x.x"]
 
 
 def test_padding_is_per_sequence():
@@ -130,7 +130,7 @@ def test_blocks_of_a_long_window_need_no_matrix():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Window(-1), "left must be at least 0, got -1"),
         (lambda: Window(1, right=1.5), "right must be an integer"),
@@ -147,8 +147,8 @@ def test_blocks_of_a_long_window_need_no_matrix():
         (lambda: regard.ALiBi(2).with_offset(torch.tensor([0.5])), "ALiBi's offset is an integer"),
     ],
 )
-def test_bad_masks_are_refused_with_the_reason(make, says):
-    with pytest.raises(regard.RegardError, match=says):
+def test_bad_masks_are_refused_with_the_reason(make, message):
+    with pytest.raises(regard.RegardError, match=message):
         make()
 
 

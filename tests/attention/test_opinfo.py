@@ -12,12 +12,12 @@ def test_torchs_own_samples_on_every_kernel():
         [sys.executable, "-m", "tests.attention.opinfo"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    taken = {
-        (kernel, dtype): (int(n), int(of))
-        for kernel, dtype, n, of in (line.split() for line in done.stdout.splitlines())
+    accepted = {
+        (kernel, dtype): (int(n), int(total))
+        for kernel, dtype, n, total in (line.split() for line in done.stdout.splitlines())
     }
-    assert all(of > 20 for _, of in taken.values())
+    assert all(total > 20 for _, total in accepted.values())
     for dtype in ("float32", "float64", "bfloat16", "float16"):
-        n, of = taken["None", dtype]
-        assert n > of / 2  # the others have dropout
-        assert all(taken[kernel, dtype][0] > 0 for kernel in ("reference", "sdpa", "tiled"))
+        n, total = accepted["None", dtype]
+        assert n > total / 2  # the others have dropout
+        assert all(accepted[kernel, dtype][0] > 0 for kernel in ("reference", "sdpa", "tiled"))

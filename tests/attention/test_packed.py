@@ -19,7 +19,7 @@ def draw(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def alone(q, k, v, lengths, key_lengths, mask=None, bias=None):
+def separately(q, k, v, lengths, key_lengths, mask=None, bias=None):
     """Each sequence separately, by the reference."""
     split = zip(q.split(lengths, -2), k.split(key_lengths, -2), v.split(key_lengths, -2), strict=True)
     return torch.cat([attend(*qkv, mask=mask, bias=bias, kernel="reference") for qkv in split], -2)
@@ -53,13 +53,13 @@ def test_packed_sequences_equal_separate_sequences(mask, key_lengths, leading):
         key_lengths = [6, 2, 4, 1, 1]  # a separate sequence without keys refuses Prefix(1)
     lengths = [3, 1, 7, 1, 5] if mask == "prefix" else SELF
     key_lengths = lengths if key_lengths is SELF else key_lengths
-    given = [draw(*leading, H, sum(n), D).requires_grad_() for n in (lengths, key_lengths, key_lengths)]
-    out = attend(*given, mask=Packed.of_lengths(lengths, key_lengths, mask=MASKS[mask]))
-    true = alone(*given, lengths, key_lengths, MASKS[mask])
+    inputs = [draw(*leading, H, sum(n), D).requires_grad_() for n in (lengths, key_lengths, key_lengths)]
+    out = attend(*inputs, mask=Packed.of_lengths(lengths, key_lengths, mask=MASKS[mask]))
+    true = separately(*inputs, lengths, key_lengths, MASKS[mask])
     torch.testing.assert_close(out, true)
     gradient = draw(*out.shape)
     for a, b in zip(
-        torch.autograd.grad(out, given, gradient), torch.autograd.grad(true, given, gradient), strict=True
+        torch.autograd.grad(out, inputs, gradient), torch.autograd.grad(true, inputs, gradient), strict=True
     ):
         torch.testing.assert_close(a, b)
 
@@ -76,7 +76,7 @@ def test_every_kernel_computes_packed_sequences_correctly_or_refuses(kernel, key
     except KernelError as error:
         pytest.skip(str(error))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    true = alone(*exact, lengths, key_lengths, Causal())
+    true = separately(*exact, lengths, key_lengths, Causal())
     torch.testing.assert_close(out.double(), true, atol=1e-5, rtol=1e-5)
     grads = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
     for a, b in zip(grads, torch.autograd.grad(true, exact, torch.ones_like(true)), strict=True):
@@ -90,7 +90,7 @@ def test_every_kernel_computes_packed_sequences_correctly_or_refuses(kernel, key
 def test_position_masks_and_biases_combine_with_packed_sequences_of_equal_lengths(bias):
     q, k, v = (draw(H, sum(SELF), D) for _ in range(3))
     out = attend(q, k, v, mask=Packed.of_lengths(SELF) & Causal(), bias=bias)
-    torch.testing.assert_close(out, alone(q, k, v, SELF, SELF, Causal(), bias))
+    torch.testing.assert_close(out, separately(q, k, v, SELF, SELF, Causal(), bias))
 
 
 def test_numbers_per_sequence_in_a_mask_refer_to_packed_sequences():
@@ -147,7 +147,7 @@ def test_a_layer_with_a_packed_mask_works_and_compiles():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda q: Packed([1, 3]), "cu_seqlens must start at 0, got 1"),
         (lambda q: Packed([0, 3, 2]), "cu_seqlens must not decrease, got 2 after 3 at index 2"),
@@ -184,6 +184,6 @@ def test_a_layer_with_a_packed_mask_works_and_compiles():
         (lambda q: attend(q, q, q, mask=Packed([0, 6]).to("meta")), "Packed is on meta and the query on cpu"),
     ],
 )
-def test_invalid_packed_masks_are_refused(make, says):
-    with pytest.raises(regard.RegardError, match=says):
+def test_invalid_packed_masks_are_refused(make, message):
+    with pytest.raises(regard.RegardError, match=message):
         make(draw(H, 6, D))

@@ -164,7 +164,7 @@ def test_explain_gives_a_reason_against_every_faster_kernel():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "options", "says"),
+    ("kernel", "options", "message"),
     [
         ("sdpa", {"normalize": Sparsemax()}, "SDPA normalises by softmax only"),
         ("sdpa", {"softcap": 3.0}, "SDPA has no soft cap"),
@@ -180,10 +180,10 @@ def test_explain_gives_a_reason_against_every_faster_kernel():
         ("tilde", {}, "did you mean 'tiled'"),
     ],
 )
-def test_a_requested_kernel_that_cannot_run_is_an_error_with_the_reason(kernel, options, says):
-    with pytest.raises(KernelError, match=says):
+def test_a_requested_kernel_that_cannot_run_is_an_error_with_the_reason(kernel, options, message):
+    with pytest.raises(KernelError, match=message):
         attend(*inputs(T=70), kernel=kernel, **options)
-    with pytest.raises(KernelError, match=says):
+    with pytest.raises(KernelError, match=message):
         explain(*inputs(T=70), kernel=kernel, **options)
 
 
@@ -250,7 +250,9 @@ class _OneKey(Kernel):
         return 0
 
     def run(self, call, machine):
-        return call.value.expand(*call.leading, call.heads, call.Tq, call.Dv) + 0.5  # wrong, so that it shows
+        return (
+            call.value.expand(*call.leading, call.heads, call.Tq, call.Dv) + 0.5
+        )  # deliberately wrong, so that its use is visible
 
 
 def test_an_added_kernel_runs_first_and_is_forgotten_when_removed():

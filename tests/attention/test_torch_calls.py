@@ -46,7 +46,7 @@ def plain(q, k, allowed=None, bias=None, scale=None):
 
 # ------------------------------------------------------------------------------------------------- plain SDPA
 @pytest.mark.parametrize(
-    ("given", "truth"),
+    ("arguments", "truth"),
     [
         ({}, {}),
         ({"is_causal": True}, {"allowed": torch.ones(5, 7).tril().bool()}),
@@ -61,14 +61,14 @@ def plain(q, k, allowed=None, bias=None, scale=None):
     ids=["plain", "causal", "scale", "dropout", "mask", "bias"],
 )
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_plain_sdpa_is_recorded_with_all_its_options(given, truth, key_heads):
+def test_plain_sdpa_is_recorded_with_all_its_options(arguments, truth, key_heads):
     q, k = torch.randn(3, 4, 5, 8), torch.randn(3, key_heads, 7, 8)
-    given = {**given, "enable_gqa": key_heads != 4}
+    arguments = {**arguments, "enable_gqa": key_heads != 4}
     torch.manual_seed(1)
-    without = F.scaled_dot_product_attention(q, k, k, **given)
+    without = F.scaled_dot_product_attention(q, k, k, **arguments)
     torch.manual_seed(1)
     with watch() as seen:
-        out = F.scaled_dot_product_attention(q, k, k, **given)
+        out = F.scaled_dot_product_attention(q, k, k, **arguments)
     assert torch.equal(out, without)
     assert seen["attend.0"].weights().double() == pytest.approx(plain(q, k, **truth), abs=1e-6)
 
@@ -160,18 +160,18 @@ def mha_cases():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", mha_cases())
 def test_recorded_weights_of_torchs_multihead_attention_equal_those_it_returns(case, training):
-    options, given = mha_cases()[case]
+    options, arguments = mha_cases()[case]
     layer = nn.MultiheadAttention(8, 2, **{"batch_first": True, **options}).train(training).double()
     for p in layer.parameters():
         nn.init.normal_(p, std=0.5)
     q, k, v = (torch.randn(3, n, width).double() for n, width in ((5, 8), (6, layer.kdim), (6, layer.vdim)))
-    given = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
+    arguments = {name: x.double() if x.is_floating_point() else x for name, x in arguments.items()}
     if not layer.batch_first:
         q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    truth, weights = layer(q, k, v, average_attn_weights=False, **given)
+    truth, weights = layer(q, k, v, average_attn_weights=False, **arguments)
     with watch(nn.ModuleDict({"a": layer})) as seen:
-        out, _ = layer(q, k, v, need_weights=False, **given)
-        layer(q, k, v, need_weights=True, **given)
+        out, _ = layer(q, k, v, need_weights=False, **arguments)
+        layer(q, k, v, need_weights=True, **arguments)
     assert torch.allclose(out, truth)
     assert all(torch.allclose(call.weights(), weights) for call in seen.calls("a"))
 
@@ -400,7 +400,7 @@ def test_kinds_are_part_of_the_names_that_only_matches():
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("patterns", "message"),
     [
         ({"only": "decoder.*"}, r"only='decoder.\*' matches no module of this model; its modules are 0, 1"),
         ({"only": ["0", "1.mlp"]}, "only='1.mlp' matches no module"),
@@ -409,10 +409,10 @@ def test_kinds_are_part_of_the_names_that_only_matches():
         ({"on_call": "print"}, "on_call must be a function"),
     ],
 )
-def test_patterns_that_cannot_match_are_refused_at_once(given, says):
+def test_patterns_that_cannot_match_are_refused_at_once(patterns, message):
     with (
-        pytest.raises(OptionError, match=says),
-        watch(nn.Sequential(Attention(), Attention()), **given),
+        pytest.raises(OptionError, match=message),
+        watch(nn.Sequential(Attention(), Attention()), **patterns),
     ):
         pass
 
@@ -467,7 +467,7 @@ class Flex(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "message"),
     [
         (WrittenOut(), r"0 computes softmax of a \(1, 2, 4, 4\) tensor itself.*attn_implementation=\"sdpa\""),
         (
@@ -478,12 +478,12 @@ class Flex(nn.Module):
         (nn.Linear(16, 16), "no attention ran; watch sees regard.attend"),
     ],
 )
-def test_the_error_names_attention_that_cannot_be_recorded_and_the_fix(model, says):
+def test_the_error_names_attention_that_cannot_be_recorded_and_the_fix(model, message):
     model = nn.Sequential(model)
     with watch(model) as seen:
         model(torch.randn(1, 2, 4, 16))
     assert len(seen) == 0
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         seen["0"]
 
 

@@ -1,4 +1,4 @@
-"""The modules of a watched model are found again, and again after every change."""
+"""The module list of a watched model is cached and updated after every change."""
 
 import gc
 import weakref
@@ -8,7 +8,7 @@ from torch import nn
 from regard.attention.watched_model import named_modules
 
 
-def test_a_second_look_at_a_model_sees_every_change():
+def test_changes_of_a_watched_model_are_detected():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     assert list(named_modules(model)) == ["", "0", "1", "1.0", "1.1"]
     assert named_modules(model) == named_modules(model)

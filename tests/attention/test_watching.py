@@ -218,7 +218,7 @@ def test_watched_weights_are_those_before_dropout():
     assert torch.allclose(seen["attend.0"].weights().sum(-1), torch.ones(1, 1, 4))
 
 
-def test_watches_can_be_nested():
+def test_watch_contexts_can_be_nested():
     q = torch.randn(1, 1, 4, 3)
     with watch() as outer:
         attend(q, q, q)
@@ -230,7 +230,7 @@ def test_watches_can_be_nested():
 
 
 @pytest.mark.parametrize(
-    ("ask", "says"),
+    ("select", "message"),
     [
         (lambda r: r.weights(head=2), "head=.*out of range; there are 2"),
         (lambda r: r.weights(query=[0, 9]), "out of range; there are 4"),
@@ -239,12 +239,12 @@ def test_watches_can_be_nested():
         (lambda r: r.top(9), "k must be between 1 and the 4 keys"),
     ],
 )
-def test_invalid_selections_are_refused(ask, says):
+def test_invalid_selections_are_refused(select, message):
     q = torch.randn(1, 2, 4, 3)
     with watch() as seen:
         attend(q, q, q)
-    with pytest.raises(OptionError, match=says):
-        ask(seen["attend.0"])
+    with pytest.raises(OptionError, match=message):
+        select(seen["attend.0"])
 
 
 def test_only_models_can_be_watched():

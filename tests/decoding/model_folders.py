@@ -8,18 +8,14 @@ from regard.models.build import build
 from regard.models.classifier import ClassifierOptions
 from regard.models.folder import save
 
-ENCODER = {
-    "kind": "recurrent",
-    "cell": "gru",
-}  # with large weights a recurrence is chaotic: what it writes depends on all it read
+# With large weights a recurrence is chaotic: its output depends on every input token.
+ENCODER = {"kind": "recurrent", "cell": "gru"}
 DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
 ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?0123456789"
 
 
 def translator(folder, *, seed=2, max_length=40):
-    """A translator from characters to characters, trained on lines of at most `max_length` of them, or so its
-    card says.
-    """
+    """A character-level translator; its card gives `max_length` as the longest training sentence."""
     return _folder(folder, ENCODER, seed, {"recipe": {"data": {"max_length": max_length}}})
 
 
@@ -28,7 +24,7 @@ def language_model(folder, *, seed=1):
 
 
 def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad", "fine", "good"), seed=3):
-    """A classifier of texts of characters, with drawn weights."""
+    """A character-level classifier with random weights."""
     source, target = Tokenizer.train([ALPHABET], "character", 100), Tokenizer.labels(list(labels))
     encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
     config = ClassifierOptions.model_validate(
@@ -37,7 +33,7 @@ def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = build(config, len(source), len(target))
-        model.head.labels.weight.data.mul_(4)  # sure of some, not of others
+        model.head.labels.weight.data.mul_(4)  # confident about some texts, uncertain about others
     save(folder, model, config, source, target, {})
     return folder
 
@@ -57,6 +53,6 @@ def _folder(folder, encoder, seed, card):
         model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
         for p in model.parameters():
             p.data.copy_(torch.randn_like(p))
-        model.output.projection.weight.data[EOS] *= 2  # texts of a few words
+        model.output.projection.weight.data[EOS] *= 2  # outputs end after a few tokens
     save(folder, model, config, tokenizer if encoder else None, tokenizer, card)
     return folder

@@ -45,29 +45,29 @@ def check_attention(dtype, groups, heads, head_dim, width, capacity, position, s
     buffers = make_buffers(groups, width, capacity, source, position)
     plain, fused = TorchOperations(torch.device("cpu"), torch.float32), FusedOperations()
     cache = torch.randn(2, groups, heads, capacity, width, head_dim).to(dtype)
-    cache[:, :, :, position + 1 :] = 0  # the torch operations multiply what they mask by 0
+    cache[:, :, :, position + 1 :] = 0  # the torch operations multiply masked values by 0
     qkv = torch.randn(groups * width, 3 * heads * head_dim).to(dtype)
-    spoiled = cache.clone()
-    spoiled[:, :, :, position + 1 :] = torch.nan  # the kernel reads nothing beyond the new token
-    wanted = plain.self_attention(qkv, cache, buffers, capacity, plain.start(buffers, capacity))
+    nan_cache = cache.clone()
+    nan_cache[:, :, :, position + 1 :] = torch.nan  # the kernel reads nothing beyond the new token
+    expected = plain.self_attention(qkv, cache, buffers, capacity, plain.start(buffers, capacity))
     fused.start(buffers, capacity)
-    out = fused.self_attention(qkv, spoiled, buffers, capacity, None)
-    assert error(out, wanted) < BOUNDS[dtype], (dtype, width, position, error(out, wanted))
-    assert torch.equal(spoiled[:, :, :, : position + 1], cache[:, :, :, : position + 1])
+    out = fused.self_attention(qkv, nan_cache, buffers, capacity, None)
+    assert error(out, expected) < BOUNDS[dtype], (dtype, width, position, error(out, expected))
+    assert torch.equal(nan_cache[:, :, :, : position + 1], cache[:, :, :, : position + 1])
     memory = torch.randn(2, groups, heads, source, head_dim).to(dtype)
     q = qkv[:, : heads * head_dim].contiguous()
-    wanted = plain.cross_attention(q, memory, buffers)
+    expected = plain.cross_attention(q, memory, buffers)
     out = fused.cross_attention(q, memory, buffers)
-    assert error(out, wanted) < BOUNDS[dtype], (dtype, width, source, error(out, wanted))
+    assert error(out, expected) < BOUNDS[dtype], (dtype, width, source, error(out, expected))
 
 
 def check_best(k):
     scores = torch.randn(5, 320)
     scores[:, :2] = -torch.inf
-    scores[1, [7, 90]] = 9.0  # a tie: the first counts
-    wanted = TorchOperations(torch.device("cpu"), torch.float32).best(scores, k)
+    scores[1, [7, 90]] = 9.0  # a tie: the first token wins
+    expected = TorchOperations(torch.device("cpu"), torch.float32).best(scores, k)
     log_p, tokens = FusedOperations().best(scores, k)
-    assert torch.equal(tokens, wanted[1]) and torch.allclose(log_p, wanted[0], atol=2e-6), k
+    assert torch.equal(tokens, expected[1]) and torch.allclose(log_p, expected[0], atol=2e-6), k
     scores[2, 300] = torch.nan
     assert FusedOperations().best(scores, k)[0][2].isnan().any()
 

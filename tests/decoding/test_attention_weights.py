@@ -27,42 +27,42 @@ from regard.pipelines.translate import translate
 from tests.decoding.enumeration import search
 from tests.models.small import DECODERS, ENCODERS, make
 
-LOOKING = ["dot", "projected", "bilinear", "input feeding", "bahdanau", "transformer"]
+WITH_ATTENTION = ["dot", "projected", "bilinear", "input feeding", "bahdanau", "transformer"]
 SENTENCES = [[4, 5, 6, 7, 8, 9], [7, 5], [9, 8, 8, 4], [6]]
 
 
 class Row:
-    """A text under way: its sentence, the tokens it has read, and the weights seen at each of its steps."""
+    """A hypothesis in the beam: its sentence, the tokens read so far, and the weights of every step."""
 
     def __init__(self, sentence, read=(), seen=()):
         self.sentence, self.read, self.seen = sentence, read, seen
 
 
-class Carrying:
-    """What a decoder carries, and beside it the rows that its search has made of the sentences."""
+class RecordingState:
+    """Decoder state together with the hypothesis of each row."""
 
-    def __init__(self, inner, rows, writer):
-        self.inner, self.rows, self.writer = inner, rows, writer
+    def __init__(self, inner, rows, recorder):
+        self.inner, self.rows, self.recorder = inner, rows, recorder
 
     def reorder(self, rows):
         picked = rows.tolist()
-        self.writer.moved += picked != list(range(len(self.rows)))
-        return Carrying(self.inner.reorder(rows), [self.rows[i] for i in picked], self.writer)
+        self.recorder.reorderings += picked != list(range(len(self.rows)))
+        return RecordingState(self.inner.reorder(rows), [self.rows[i] for i in picked], self.recorder)
 
 
-class Recorder(AutoregressiveModel):
-    """A writer that does what its model does and notes each step's attention; `found` is by sentence and
-    tokens read.
+class RecordingModel(AutoregressiveModel):
+    """Wraps a model and records the attention of each step; `weights_seen` maps (sentence, tokens read) to
+    weights.
     """
 
     joins = False
 
     def __init__(self, model):
         torch.nn.Module.__init__(self)
-        self.model, self.found, self.moved = model, {}, 0
+        self.model, self.weights_seen, self.reorderings = model, {}, 0
 
     def start(self, memory, batch):
-        return Carrying(self.model.start(memory, batch), [Row(i) for i in range(len(batch))], self)
+        return RecordingState(self.model.start(memory, batch), [Row(i) for i in range(len(batch))], self)
 
     def step(self, tokens, state):
         with watch(self.model) as seen:
@@ -72,10 +72,10 @@ class Recorder(AutoregressiveModel):
         for i, (row, token) in enumerate(zip(state.rows, tokens.tolist(), strict=True)):
             now = {name: w[i] for name, w in weights.items()}
             rows.append(Row(row.sentence, (*row.read, token), (*row.seen, now)))
-            self.found[row.sentence, rows[-1].read] = rows[-1].seen
-        flat = scores / scores.abs().amax(-1, keepdim=True)  # so that texts mix
-        flat[:, EOS] = 0.5 if len(rows[0].read) > 5 else -1  # and end, after a while
-        return flat, Carrying(inner, rows, self)
+            self.weights_seen[row.sentence, rows[-1].read] = rows[-1].seen
+        flat = scores / scores.abs().amax(-1, keepdim=True)  # flat scores, so that hypotheses compete
+        flat[:, EOS] = 0.5 if len(rows[0].read) > 5 else -1  # outputs end after some steps
+        return flat, RecordingState(inner, rows, self)
 
 
 def padded(sentences):
@@ -86,47 +86,45 @@ def padded(sentences):
 
 
 @pytest.mark.parametrize("encoder", ["gru", "transformer"])
-@pytest.mark.parametrize("decoder", LOOKING)
+@pytest.mark.parametrize("decoder", WITH_ATTENTION)
 def test_attention_maps_equal_the_weights_of_the_steps_of_a_beam_search(encoder, decoder):
     model = make(ENCODERS[encoder], DECODERS[decoder], vocab=10).eval()
-    writer, sources = Recorder(model), [[*s, EOS] for s in SENTENCES]
+    recorder, sources = RecordingModel(model), [[*s, EOS] for s in SENTENCES]
     with torch.inference_mode():
         memory = model.encode(*padded(sources))
-    texts = search(writer, memory, torch.full((4,), BOS), [12, 9, 9, 4], Beam(5))
-    assert writer.moved > 2  # the beam has changed the order of its rows, so that a wrong one would show
+    texts = search(recorder, memory, torch.full((4,), BOS), [12, 9, 9, 4], Beam(5))
+    assert recorder.reorderings > 2  # rows were reordered, so a wrong order would fail below
     hypotheses = [(i, h) for i, result in enumerate(texts) for h in result]
     assert {h.ended for _, h in hypotheses} == {True, False}
-    written = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
+    targets = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
     compared = 0
     for (i, _), target, attention in zip(
         hypotheses,
-        written,
-        attention_maps([SENTENCES[i] for i, _ in hypotheses], written, model),
+        targets,
+        attention_maps([SENTENCES[i] for i, _ in hypotheses], targets, model),
         strict=True,
     ):
-        steps = writer.found[i, (BOS, *target[:-1])]
+        steps = recorder.weights_seen[i, (BOS, *target[:-1])]
         assert len(steps) == len(target)
         for t, step in enumerate(steps):
             assert set(step) == {name for name in attention if kind_of(name) != "encoder"}
-            for name, saw in step.items():
+            for name, seen_weights in step.items():
                 row = attention[name][:, t]
                 keys = t + 1 if kind_of(name) == "decoder" else len(sources[i])
-                torch.testing.assert_close(row[:, :keys], saw[:, :keys], atol=1e-10, rtol=0)
-                assert row[:, keys:].abs().sum() == 0 and saw[:, keys:].abs().sum() == 0
+                torch.testing.assert_close(row[:, :keys], seen_weights[:, :keys], atol=1e-10, rtol=0)
+                assert row[:, keys:].abs().sum() == 0 and seen_weights[:, keys:].abs().sum() == 0
                 compared += 1
     assert compared > 50
 
 
-@pytest.mark.parametrize("decoder", LOOKING)
+@pytest.mark.parametrize("decoder", WITH_ATTENTION)
 def test_batching_changes_no_weight(decoder):
     model = make(ENCODERS["transformer"], DECODERS[decoder])
     targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
     together = attention_maps(SENTENCES, targets, model)
-    assert model.training  # as it was
+    assert model.training  # unchanged
     for source, target, result in zip(SENTENCES, targets, together, strict=True):
-        (alone,) = attention_maps(
-            [[*source, EOS]], [target], model
-        )  # an end-of-sentence token that is there is not added
+        (alone,) = attention_maps([[*source, EOS]], [target], model)  # EOS is not added a second time
         assert list(alone) == list(result)
         for name in result:
             rows, columns = result.pieces(name)
@@ -184,10 +182,10 @@ def test_translations_have_the_attention_of_each_hypothesis():
     assert [len(t.hypotheses) for t in translations] == [3, 0, 3]
     for translation in translations:
         for h in translation.hypotheses:
-            written = [*h.tokens, EOS] if h.ended else h.tokens
-            assert h.attention.target == tokenizer.tokens(written)
+            target = [*h.tokens, EOS] if h.ended else h.tokens
+            assert h.attention.target == tokenizer.tokens(target)
             assert h.attention.source == tokenizer.tokens([*translation.source_tokens, EOS])
-            (alone,) = attention_maps([translation.source_tokens], [written], model)
+            (alone,) = attention_maps([translation.source_tokens], [target], model)
             assert all(torch.allclose(h.attention[name], alone[name], atol=1e-12, rtol=0) for name in alone)
     assert translate(["ab"], model)[0].hypotheses[0].attention is None
 
@@ -201,7 +199,7 @@ def attention(**layers):
 
 
 SPREAD = [[1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]]
-CONSTANT = [[0, 0, 1], [0, 0, 1]]  # always the end-of-sentence token
+CONSTANT = [[0, 0, 1], [0, 0, 1]]  # all weight on the end-of-sentence token
 FOLLOWING = [[0.9, 0.1, 0], [0.1, 0.9, 0]]
 
 
@@ -224,14 +222,14 @@ def test_the_best_head_follows_the_text_and_not_one_position():
 
 def test_wrong_arguments_of_attention_maps_are_errors():
     model = make(ENCODERS["gru"], DECODERS["dot"])
-    for given, says in [
+    for args, message in [
         ((None, [[4]], model), "must be given for a translator"),
         (([[4]], [[4]], make(None, DECODERS["transformer"])), "be None for a language model"),
         (([[4]], [[4], [5]], model), "1 sources and 2 targets"),
         (([[4]], [[4]], torch.nn.Linear(2, 2)), "got Linear"),
     ]:
-        with pytest.raises(OptionError, match=says):
-            attention_maps(*given)
+        with pytest.raises(OptionError, match=message):
+            attention_maps(*args)
     with pytest.raises(OptionError, match="there are decoder.attention.cross"):
         attention_maps([[4]], [[4]], model)[0]["decoder.3.cross"]
     with pytest.raises(OptionError, match="encoder, decoder, cross"):
@@ -240,19 +238,19 @@ def test_wrong_arguments_of_attention_maps_are_errors():
 
 
 @pytest.fixture
-def two():
+def maps_of_two():
     model = make(ENCODERS["transformer"], DECODERS["transformer"])
     return attention_maps([[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]], model)
 
 
-def test_json_lines_contain_every_matrix_with_six_digits(tmp_path, two):
+def test_json_lines_contain_every_matrix_with_six_digits(tmp_path, maps_of_two):
     with save_attention(tmp_path / "out.jsonl") as file:
-        file.add(0, 0, two[0], -0.5)
-        file.add(2, 1, two[1])
-        assert not (tmp_path / "out.jsonl").exists()  # until it is whole
+        file.add(0, 0, maps_of_two[0], -0.5)
+        file.add(2, 1, maps_of_two[1])
+        assert not (tmp_path / "out.jsonl").exists()  # written when complete
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(r["line"], r["hypothesis"], r["score"]) for r in records] == [(0, 0, -0.5), (2, 1, None)]
-    for record, result in zip(records, two, strict=True):
+    for record, result in zip(records, maps_of_two, strict=True):
         assert (record["source"], record["target"], record["inputs"]) == (
             result.source,
             result.target,
@@ -265,12 +263,12 @@ def test_json_lines_contain_every_matrix_with_six_digits(tmp_path, two):
             )
 
 
-def test_an_archive_has_full_precision_and_needs_no_pickle(tmp_path, two):
+def test_an_archive_has_full_precision_and_needs_no_pickle(tmp_path, maps_of_two):
     with save_attention(tmp_path / "out.npz") as file:
-        for line, result in enumerate(two):
+        for line, result in enumerate(maps_of_two):
             file.add(line, 0, result, -1.5)
     with np.load(tmp_path / "out.npz", allow_pickle=False) as archive:
-        for line, result in enumerate(two):
+        for line, result in enumerate(maps_of_two):
             about = json.loads(str(archive[f"{line}/0/text"]))
             assert about == {
                 "score": -1.5,
@@ -280,16 +278,16 @@ def test_an_archive_has_full_precision_and_needs_no_pickle(tmp_path, two):
             }
             for name, w in result.items():
                 assert np.array_equal(archive[f"{line}/0/{name}"], w.numpy())
-        assert len(archive.files) == 2 * (1 + len(two[0]))
+        assert len(archive.files) == 2 * (1 + len(maps_of_two[0]))
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
-def test_a_failed_write_keeps_the_old_file(tmp_path, two, name):
+def test_a_failed_write_keeps_the_old_file(tmp_path, maps_of_two, name):
     (tmp_path / name).write_text("old")
 
     def fail():
         with save_attention(tmp_path / name) as file:
-            file.add(0, 0, two[0])
+            file.add(0, 0, maps_of_two[0])
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -299,11 +297,11 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, two, name):
 
 
 def test_an_unwritable_path_is_an_error_before_work(tmp_path):
-    for path, says in [
+    for path, message in [
         (tmp_path / "out.txt", "ends in .jsonl or .npz"),
         (tmp_path / "no" / "out.npz", "its folder does not exist"),
     ]:
-        with pytest.raises(OptionError, match=says), save_attention(path):
+        with pytest.raises(OptionError, match=message), save_attention(path):
             pass
     (tmp_path / "folder.npz").mkdir()
     with (

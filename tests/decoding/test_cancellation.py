@@ -1,7 +1,7 @@
 """Tests of search.py and batching.py: cancelled sentences leave the search, and the others are not affected.
 
-On the engine the others stay equal to the last bit. A torch model sums in another order when its batch has
-fewer rows, so there scores agree up to rounding, as for any two batches.
+With the engine the other sentences are bit-identical. A torch model sums in another order when its batch has
+fewer rows, so its scores agree up to rounding, as for any two batches.
 """
 
 import itertools
@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 
 
 def after(steps):
-    """A flag that is set once it was asked so often."""
+    """A cancellation callback that returns True after `steps` calls."""
     count = itertools.count(1)
     return lambda: next(count) > steps
 
@@ -42,7 +42,7 @@ def never():
     return False
 
 
-def shown(result):
+def rounded(result):
     return [
         [(h.tokens, h.text, h.ended, round(h.log_p, 6), round(h.score, 6)) for h in t.hypotheses]
         for t in result
@@ -63,10 +63,10 @@ def shown(result):
     ids=str,
 )
 def test_neighbours_of_a_cancelled_sentence_get_the_same_hypotheses(model, options):
-    full = shown(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
+    full = rounded(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2)]
-        translations = shown(
+        translations = rounded(
             translate(TEXTS, model, cancelled=flags, limits=Limits(max_length=20, workers=1), **options)
         )
         assert translations[1] == translations[3] == []
@@ -132,7 +132,7 @@ def test_waiting_sentences_are_not_started_when_cancelled(model):
     assert all(not t.hypotheses for t in translation[1:])
 
 
-def test_generation_and_streams_stop(tmp_path):
+def test_cancelled_generation_and_streams_stop_early(tmp_path):
     torch.manual_seed(4)
     model = write_model(tmp_path, encoder=None)
     options = {"limits": Limits(max_length=30), "constraints": Constraints(min_length=30)}
@@ -157,14 +157,14 @@ def test_cancelled_texts_are_not_rescored(model, monkeypatch):
 
 
 def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
-    def by_definition(phrase, n, word):
-        text = [*phrase[:n], word]
+    def by_definition(phrase, n, token):
+        text = [*phrase[:n], token]
         return next(m for m in range(n + 1, -1, -1) if phrase[:m] == text[len(text) - m :])
 
     for phrase in itertools.product((4, 5), repeat=6):
         for n in range(6):
-            for word in (4, 5, EOS):
-                assert advance([list(phrase)], (n,), word) == (by_definition(list(phrase), n, word),)
+            for token in (4, 5, EOS):
+                assert advance([list(phrase)], (n,), token) == (by_definition(list(phrase), n, token),)
 
 
 def test_strategies_bound_the_rows_of_a_sentence():

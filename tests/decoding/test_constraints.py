@@ -13,15 +13,15 @@ from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import translate_tokens
-from tests.decoding.enumeration import SOURCE, every_text, ranked, tiny
+from tests.decoding.enumeration import SOURCE, all_outputs, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make
 
 LIMIT = 4
 FEW = ["input feeding", "bahdanau", "transformer"]
 
 
-def holds(text, words):
-    return any(text[i : i + len(words)] == tuple(words) for i in range(len(text) - len(words) + 1))
+def contains(text, phrase):
+    return any(text[i : i + len(phrase)] == tuple(phrase) for i in range(len(text) - len(phrase) + 1))
 
 
 def repeats(text, n):
@@ -30,7 +30,7 @@ def repeats(text, n):
 
 
 def outputs(model, **constraints):
-    """The outputs of a beam that is large enough for all of them, with their scores."""
+    """All outputs and scores of a beam that is large enough to keep every one."""
     hypotheses = translate_tokens(
         model,
         [SOURCE],
@@ -41,10 +41,10 @@ def outputs(model, **constraints):
     return [(((*h.tokens,), h.ended), h.score) for h in hypotheses]
 
 
-def allowed(model, keeps):
-    """All outputs that keep the rule, best first, with their scores."""
-    texts = ranked(every_text(model, LIMIT))
-    return [(text, pytest.approx(score, abs=1e-9)) for text, score in texts if keeps(text[0])]
+def allowed(model, is_allowed):
+    """All outputs that satisfy the rule, best first, with their scores."""
+    texts = ranked(all_outputs(model, LIMIT))
+    return [(text, pytest.approx(score, abs=1e-9)) for text, score in texts if is_allowed(text[0])]
 
 
 @pytest.mark.parametrize("decoder", FEW)
@@ -54,11 +54,11 @@ def test_a_minimum_length_allows_all_longer_outputs(decoder):
 
 
 @pytest.mark.parametrize("decoder", FEW)
-@pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
-def test_forbidden_phrases_exclude_exactly_the_outputs_with_them(decoder, words):
+@pytest.mark.parametrize("phrases", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
+def test_forbidden_phrases_exclude_exactly_the_outputs_with_them(decoder, phrases):
     model = tiny(decoder)
-    assert outputs(model, forbidden=words) == allowed(
-        model, lambda text: not any(holds(text, w) for w in words)
+    assert outputs(model, forbidden=phrases) == allowed(
+        model, lambda text: not any(contains(text, phrase) for phrase in phrases)
     )
 
 
@@ -101,7 +101,7 @@ REQUIRED = [
 def test_a_large_beam_finds_exactly_the_outputs_with_required_phrases(required):
     model = tiny()
     assert outputs(model, required=[required]) == allowed(
-        model, lambda text: all(holds(text, words) for words in required)
+        model, lambda text: all(contains(text, phrase) for phrase in required)
     )
 
 
@@ -109,7 +109,7 @@ def test_a_large_beam_finds_exactly_the_outputs_with_required_phrases(required):
 def test_required_phrases_work_with_every_decoder(decoder):
     model = tiny(decoder)
     assert outputs(model, required=[[(4, 5), (6,)]]) == allowed(
-        model, lambda text: holds(text, (4, 5)) and 6 in text
+        model, lambda text: contains(text, (4, 5)) and 6 in text
     )
 
 
@@ -117,7 +117,7 @@ def test_required_phrases_work_with_every_decoder(decoder):
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_small_beam_contains_the_required_phrases(required, size):
     model = tiny()
-    log_p = every_text(model, LIMIT + 2)
+    log_p = all_outputs(model, LIMIT + 2)
     for h in translate_tokens(
         model,
         [SOURCE],
@@ -125,48 +125,50 @@ def test_a_small_beam_contains_the_required_phrases(required, size):
         constraints=TokenConstraints(required=[required]),
         limits=Limits(max_length=LIMIT + 2),
     )[0]:
-        assert all(holds((*h.tokens,), words) for words in required)
+        assert all(contains((*h.tokens,), phrase) for phrase in required)
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
 
 def test_required_phrases_with_prefix_and_other_constraints():
-    def keeps(text):
-        return text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1)
+    def is_allowed(text):
+        return text[:1] == (5,) and contains(text, (4, 6)) and not repeats(text, 1)
 
     model = tiny()
-    assert outputs(model, required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1) == allowed(model, keeps)
+    assert outputs(model, required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1) == allowed(model, is_allowed)
 
 
 def test_required_phrases_of_some_sentences_do_not_change_the_others():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     sentences = [[5, 9], [4, 9, 7, 6], [8, 8, 11, 5, 4]]
-    free = translate_tokens(model, sentences, strategy=Beam(3))
-    some = translate_tokens(
+    unconstrained = translate_tokens(model, sentences, strategy=Beam(3))
+    constrained = translate_tokens(
         model, sentences, strategy=Beam(3), constraints=TokenConstraints(required=[[], [(18,), (7, 12)], []])
     )
-    assert [[h.tokens for h in some[i]] for i in (0, 2)] == [[h.tokens for h in free[i]] for i in (0, 2)]
-    assert all(18 in h.tokens and holds((*h.tokens,), (7, 12)) for h in some[1])
+    assert [[h.tokens for h in constrained[i]] for i in (0, 2)] == [
+        [h.tokens for h in unconstrained[i]] for i in (0, 2)
+    ]
+    assert all(18 in h.tokens and contains((*h.tokens,), (7, 12)) for h in constrained[1])
     alone = translate_tokens(
         model, sentences[1:2], strategy=Beam(3), constraints=TokenConstraints(required=[[(18,), (7, 12)]])
     )[0]
-    assert [h.tokens for h in alone] == [h.tokens for h in some[1]]
+    assert [h.tokens for h in alone] == [h.tokens for h in constrained[1]]
 
 
 def test_progress_in_a_phrase_is_its_longest_matching_beginning():
     phrase = [4, 4, 5]
-    held = (0,)
-    seen = []
-    for word in (4, 4, 4, 6, 4, 5, 4, 4, 5, 6):
-        held = advance([phrase], held, word)
-        seen.append(held[0])
-    assert seen == [1, 2, 2, 0, 1, 0, 1, 2, 3, 3]
+    progress = (0,)
+    history = []
+    for token in (4, 4, 4, 6, 4, 5, 4, 4, 5, 6):
+        progress = advance([phrase], progress, token)
+        history.append(progress[0])
+    assert history == [1, 2, 2, 0, 1, 0, 1, 2, 3, 3]
 
 
 def test_constraints_depend_on_the_tokens_of_each_row_only():
-    written = np.array([[4, 5, 4, 0], [4, 5, 4, 5], [7, 7, 7, 7]], np.int32)
-    length = np.array([3, 1, 4])
+    tokens = np.array([[4, 5, 4, 0], [4, 5, 4, 5], [7, 7, 7, 7]], np.int32)
+    lengths = np.array([3, 1, 4])
     log_p = torch.zeros(3, 9)
-    TokenConstraints(no_repeat=2, forbidden=((4, 8),)).apply(log_p, written, length)
+    TokenConstraints(no_repeat=2, forbidden=((4, 8),)).apply(log_p, tokens, lengths)
     assert [torch.isinf(row).nonzero()[:, 0].tolist() for row in log_p] == [[5, 8], [8], [7]]
 
 

@@ -1,5 +1,6 @@
 """Tests of cpp_engine.py and layout.py: the C++ engine equals the torch model, and batches change no bit."""
 
+import copy
 import ctypes
 import os
 import subprocess
@@ -20,7 +21,7 @@ from regard.pipelines.translate import translate_tokens
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
-VOCAB = 150  # more than two panels of words
+VOCAB = 150  # more than two panels of output columns
 SENTENCES = [
     [5, 9, 20],
     [7],
@@ -62,7 +63,7 @@ VARIANTS = {
     "swiglu": {"activation": "swiglu"},
     "untied": {"tie": "none"},
     "output bias": {"output_bias": True},
-    "words as they are": {"scale_embeddings": False},
+    "unscaled embeddings": {"scale_embeddings": False},
     "one layer, one head": {"layers": 1, "heads": 1},
 }
 
@@ -74,29 +75,30 @@ def errors(model, engine, steps=6):
     source, lengths = padded(SENTENCES)
     first = torch.full((len(SENTENCES),), BOS)
     models = (exact, model, engine)
-    state = [w.start(w.encode(source, lengths), first) for w in models]
+    state = [candidate.start(candidate.encode(source, lengths), first) for candidate in models]
     result, tokens = [0.0, 0.0], first
     for _ in range(steps):
-        scores = []
-        for i, writer in enumerate(models):
-            s, state[i] = writer.step(tokens, state[i])
-            scores.append(s.double()[:, EOS:])
-        result = [max(e, float((s - scores[0]).abs().max())) for e, s in zip(result, scores[1:], strict=True)]
-        tokens = scores[0].argmax(-1) + EOS
+        all_logits = []
+        for i, candidate in enumerate(models):
+            logits, state[i] = candidate.step(tokens, state[i])
+            all_logits.append(logits.double()[:, EOS:])
+        result = [
+            max(error, float((logits - all_logits[0]).abs().max()))
+            for error, logits in zip(result, all_logits[1:], strict=True)
+        ]
+        tokens = all_logits[0].argmax(-1) + EOS
     return result
 
 
 def make_exact(model):
-    import copy
-
     return copy.deepcopy(model).double()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_supported_model_is_as_accurate_as_torch(name):
     model = small(**VARIANTS[name])
-    torchs, ours = errors(model, ready(model))
-    assert ours <= 4 * torchs + 2e-6
+    torch_error, engine_error = errors(model, ready(model))
+    assert engine_error <= 4 * torch_error + 2e-6
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("int8", 0.5), ("bfloat16", 0.2)])
@@ -114,11 +116,11 @@ def test_the_best_tokens_are_the_best_of_all_scores():
     for k in (1, 2, 7, 147, 1000):
         memory = engine.encode(source, lengths)
         scores, _ = engine.step(first, engine.start(memory, first))
-        log_p, words, _ = engine.best(first, engine.start(memory, first), k)
-        want, at = log_probabilities(scores).topk(min(k, VOCAB), -1)
-        writable = VOCAB - 2  # neither PAD nor BOS
-        torch.testing.assert_close(log_p[:, :writable], want[:, :writable], atol=2e-6, rtol=0)
-        assert torch.equal(words[:, :writable], at[:, :writable])
+        log_p, tokens, _ = engine.best(first, engine.start(memory, first), k)
+        expected, expected_tokens = log_probabilities(scores).topk(min(k, VOCAB), -1)
+        allowed = VOCAB - 2  # neither PAD nor BOS
+        torch.testing.assert_close(log_p[:, :allowed], expected[:, :allowed], atol=2e-6, rtol=0)
+        assert torch.equal(tokens[:, :allowed], expected_tokens[:, :allowed])
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
@@ -127,15 +129,19 @@ def test_batch_order_and_workers_change_no_bit(precision, beam):
     engine = ready(small(), precision)
     sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
     alone = [translate_tokens(engine, [s], strategy=Beam(beam))[0] for s in sentences]
-    key = lambda result: [[(h.tokens, h.log_p) for h in texts] for texts in result]  # noqa: E731
-    assert key(translate_tokens(engine, sentences, strategy=Beam(beam))) == key(alone)
-    assert key(translate_tokens(engine, sentences[::-1], strategy=Beam(beam)))[::-1] == key(alone)
-    assert key(
+    tokens_and_scores = lambda result: [[(h.tokens, h.log_p) for h in texts] for texts in result]  # noqa: E731
+    assert tokens_and_scores(translate_tokens(engine, sentences, strategy=Beam(beam))) == tokens_and_scores(
+        alone
+    )
+    assert tokens_and_scores(translate_tokens(engine, sentences[::-1], strategy=Beam(beam)))[
+        ::-1
+    ] == tokens_and_scores(alone)
+    assert tokens_and_scores(
         translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(batch_tokens=40))
-    ) == key(alone)  # enter as others leave
-    assert key(
+    ) == tokens_and_scores(alone)  # sentences join as others finish
+    assert tokens_and_scores(
         translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(workers=3, batch_tokens=64))
-    ) == key(alone)
+    ) == tokens_and_scores(alone)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -143,21 +149,23 @@ def test_the_search_finds_the_same_as_with_torch(beam):
     model = small(norm="pre")
     engine = ready(model)
     exact = make_exact(model)
-    for ours, want in zip(
+    for ours, expected in zip(
         translate_tokens(engine, SENTENCES, strategy=Beam(beam)),
         translate_tokens(exact, SENTENCES, strategy=Beam(beam)),
         strict=True,
     ):
-        assert [h.score for h in ours] == pytest.approx([h.score for h in want], abs=1e-4)
-        assert ours[0].tokens == want[0].tokens or ours[0].score - ours[1].score < 1e-4
+        assert [h.score for h in ours] == pytest.approx([h.score for h in expected], abs=1e-4)
+        assert ours[0].tokens == expected[0].tokens or ours[0].score - ours[1].score < 1e-4
 
 
 def test_unused_slots_are_dropped(monkeypatch):
     engine = ready(small())
-    want = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
-    tidied = []
-    plain = Slots._compact
-    monkeypatch.setattr(Slots, "_compact", lambda self, *given: (tidied.append(1), plain(self, *given))[1])
+    expected = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
+    compactions = []
+    compact = Slots._compact
+    monkeypatch.setattr(
+        Slots, "_compact", lambda self, *args: (compactions.append(1), compact(self, *args))[1]
+    )
     monkeypatch.setattr(
         Slots,
         "__init__",
@@ -168,8 +176,8 @@ def test_unused_slots_are_dropped(monkeypatch):
         )[2],
     )
     outputs = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
-    assert tidied
-    assert [[h.log_p for h in texts] for texts in outputs] == [[h.log_p for h in texts] for texts in want]
+    assert compactions
+    assert [[h.log_p for h in texts] for texts in outputs] == [[h.log_p for h in texts] for texts in expected]
 
 
 @torch.inference_mode()
@@ -182,18 +190,18 @@ def test_a_language_model_reads_its_prompt():
     torch.testing.assert_close(scores[:, EOS:], model(prompt)[:, -1, EOS:], atol=1e-5, rtol=0)
 
 
-def test_texts_longer_than_the_first_table_of_positions():
+def test_outputs_may_be_longer_than_the_initial_position_table():
     model = small(layers=1)
     engine = ready(model)
     long = [[4 + i % 100 for i in range(400)]]
-    ours, want = (
+    ours, expected = (
         translate_tokens(w, long, limits=Limits(max_length=300))[0][0] for w in (engine, make_exact(model))
     )
-    assert ours.log_p == pytest.approx(want.log_p, abs=1e-2) and len(ours.tokens) == len(want.tokens)
+    assert ours.log_p == pytest.approx(expected.log_p, abs=1e-2) and len(ours.tokens) == len(expected.tokens)
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "reason"),
     [
         ({"position": "rotary"}, "rotation"),
         ({"position": "alibi"}, "bias"),
@@ -203,9 +211,9 @@ def test_texts_longer_than_the_first_table_of_positions():
         ({"heads": 4}, "multiples of 16"),
     ],
 )
-def test_unsupported_models_run_in_torch(changes, says):
+def test_unsupported_models_run_in_torch(changes, reason):
     model = small(**changes)
-    assert says in (why_not(model) or "")
+    assert reason in (why_not(model) or "")
     assert fast(model) is model
 
 
@@ -231,21 +239,23 @@ def test_without_a_compiler_torch_runs_and_a_line_says_so(monkeypatch, capsys):
         capsys.readouterr().err
         == f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}\n"
     )
-    assert fast(model) is model and not capsys.readouterr().err  # it was said already
+    assert fast(model) is model and not capsys.readouterr().err  # reported once
 
 
 def test_unavailable_int8_reports_which_engine_runs(monkeypatch, capsys):
     from regard.decoding.engine import cpp_engine
 
-    model, here = small(), cpp_engine._why_not_here
-    if here("float32"):
-        pytest.skip(f"the engine does not run here: {here('float32')}")
-    none = "this processor has no instructions for int8"
+    model, why_not_here = small(), cpp_engine._why_not_here
+    if why_not_here("float32"):
+        pytest.skip(f"the engine does not run here: {why_not_here('float32')}")
+    reason = "this processor has no instructions for int8"
     monkeypatch.setattr(
-        cpp_engine, "_why_not_here", lambda precision: none if precision == "int8" else here(precision)
+        cpp_engine,
+        "_why_not_here",
+        lambda precision: reason if precision == "int8" else why_not_here(precision),
     )
     assert fast(model, "int8").precision == "float32"
-    assert capsys.readouterr().err == f"regard: float32 instead of int8, by the C++ engine: {none}\n"
+    assert capsys.readouterr().err == f"regard: float32 instead of int8, by the C++ engine: {reason}\n"
 
 
 def test_a_processor_without_avx512_is_reported(monkeypatch, capsys):
@@ -256,7 +266,7 @@ def test_a_processor_without_avx512_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(build_cpp, "_cpu_flags", lambda: "flags : fpu sse2 avx2")
     assert fast(small()) is not None and "PyTorch" in capsys.readouterr().err
     assert why_not(small()) == "this processor has no AVX-512"
-    fast(make(ENCODERS["gru"], DECODERS["bahdanau"]).float().eval())  # never the engine's: nothing to report
+    fast(make(ENCODERS["gru"], DECODERS["bahdanau"]).float().eval())  # not a Transformer: nothing to report
     assert not capsys.readouterr().err
 
 
@@ -277,10 +287,12 @@ def test_switching_native_code_off_is_reported_once(switch):
         "regard: decoding with PyTorch, which is slower than the C++ engine: "
         "REGARD_NATIVE=0 switches it off\n"
     )
+    assert done.returncode == 0
     if switch == "0":
         assert done.stderr == message
-    elif done.stdout == "None\n":
-        assert "PyTorch" not in done.stderr
+    else:  # without a message if the engine runs, else with another reason
+        assert "REGARD_NATIVE" not in done.stderr
+        assert ("PyTorch" in done.stderr) == (done.stdout != "None\n")
 
 
 def test_an_unknown_precision_is_named():

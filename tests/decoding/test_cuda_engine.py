@@ -18,7 +18,7 @@ from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import fast
-from regard.decoding.engine.cuda import buffers as boards_module
+from regard.decoding.engine.cuda import buffers as buffers_module
 from regard.decoding.engine.cuda import engine, on_cuda
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
 from regard.decoding.engine.cuda.device_beam import Backpointers, beam_step
@@ -32,11 +32,11 @@ from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import start, translate_tokens
-from tests.decoding.enumeration import every_text, near_ties, ranked
+from tests.decoding.enumeration import all_outputs, near_ties, ranked
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
-VOCAB = 150  # more than two chunks of words
+VOCAB = 150  # more than two chunks of the vocabulary
 SENTENCES = [[4 + (7 * i + 3 * j) % 140 for j in range(1 + 5 * i % 17)] for i in range(20)]
 VARIANTS = {
     "post": {},
@@ -49,7 +49,7 @@ VARIANTS = {
     "swiglu": {"activation": "swiglu"},
     "untied": {"tie": "none"},
     "output bias": {"output_bias": True},
-    "words as they are": {"scale_embeddings": False},
+    "unscaled embeddings": {"scale_embeddings": False},
     "one layer, one head": {"layers": 1, "heads": 1},
 }
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -63,23 +63,21 @@ def small(*, vocab=VOCAB, language=False, **changes):
 
 
 def ends_early(**changes):
-    """A model with a liking for the end-of-sentence token, so that texts end at many lengths, and some do
-    not.
-    """
+    """A model that favours the end-of-sentence token: outputs have many lengths, and some do not end."""
     model = small(output_bias=True, tie="none", **changes)
     with torch.no_grad():
         model.output.projection.bias[EOS] += 2
     return model
 
 
-def plain(results):
+def as_tuples(results):
     return [[(h.tokens, h.ended, h.score, h.log_p) for h in texts] for texts in results]
 
 
-def near(results):
-    """What `plain` of equal results is equal to."""
-    about = lambda x: pytest.approx(x, abs=1e-10)  # noqa: E731
-    return [[(h.tokens, h.ended, about(h.score), about(h.log_p)) for h in texts] for texts in results]
+def as_approx_tuples(results):
+    """Expected value for `as_tuples`, with a tolerance on scores."""
+    approx = lambda x: pytest.approx(x, abs=1e-10)  # noqa: E731
+    return [[(h.tokens, h.ended, approx(h.score), approx(h.log_p)) for h in texts] for texts in results]
 
 
 def padded(sentences):
@@ -87,12 +85,12 @@ def padded(sentences):
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
 
 
-# whole searches
+# Complete searches.
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_search_on_the_device_equals_search_on_the_host(name, size):
     model = small(**VARIANTS[name])
-    assert plain(translate_tokens(engine(model), SENTENCES, strategy=Beam(size))) == near(
+    assert as_tuples(translate_tokens(engine(model), SENTENCES, strategy=Beam(size))) == as_approx_tuples(
         translate_tokens(model, SENTENCES, strategy=Beam(size))
     )
 
@@ -100,44 +98,48 @@ def test_search_on_the_device_equals_search_on_the_host(name, size):
 @pytest.mark.parametrize(("size", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 0.6), (40, 1.0)])
 def test_hypotheses_that_end_at_any_step_are_sorted(size, penalty):
     model = ends_early()
-    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size, penalty))
-    every = [h for texts in wanted for h in texts]
-    assert len({len(h.tokens) for h in every if h.ended}) > 3 and (
-        size == 40 or not all(h.ended for h in every)
+    expected = translate_tokens(model, SENTENCES, strategy=Beam(size, penalty))
+    hypotheses = [h for texts in expected for h in texts]
+    assert len({len(h.tokens) for h in hypotheses if h.ended}) > 3 and (
+        size == 40 or not all(h.ended for h in hypotheses)
     )
-    assert plain(translate_tokens(engine(model), SENTENCES, strategy=Beam(size, penalty))) == near(wanted)
+    assert as_tuples(
+        translate_tokens(engine(model), SENTENCES, strategy=Beam(size, penalty))
+    ) == as_approx_tuples(expected)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_large_beam_finds_all_outputs_sorted_by_score(penalty):
     model = small(vocab=7)
-    wanted = ranked(every_text(model, 3), penalty)
+    expected = ranked(all_outputs(model, 3), penalty)
     outputs = translate_tokens(
         engine(model), [[4, 5, 6]], strategy=Beam(100, penalty), limits=Limits(max_length=3)
     )[0]
-    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
-    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-10)
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in expected]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in expected], abs=1e-10)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 17])
 def test_every_length_limit_applies(limit):
     model = ends_early()
     for size in (1, 3):
-        wanted = translate_tokens(model, SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit))
-        assert plain(
+        expected = translate_tokens(
+            model, SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit)
+        )
+        assert as_tuples(
             translate_tokens(
                 engine(model), SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit)
             )
-        ) == near(wanted)
+        ) == as_approx_tuples(expected)
 
 
 def test_sentences_of_a_batch_have_different_limits():
     model = ends_early()
-    writer, limits = engine(model), [1, 30, 2, 9, 16, 8]
+    fast_model, limits = engine(model), [1, 30, 2, 9, 16, 8]
     tasks = [SearchTask(n, SENTENCES[3]) for n in limits]
-    writer.search(tasks, *start(writer, tasks), Beam(3), EOS)
+    fast_model.search(tasks, *start(fast_model, tasks), Beam(3), EOS)
     for task in tasks:
-        assert plain([task.hypotheses]) == near(
+        assert as_tuples([task.hypotheses]) == as_approx_tuples(
             translate_tokens(
                 model, [SENTENCES[3]], strategy=Beam(3), limits=Limits(max_length=task.max_length)
             )
@@ -149,12 +151,12 @@ def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
     monkeypatch.setattr(
         Buffers,
         "continue_search",
-        lambda self, *given: (sizes.append(self.size.sentences), narrow(self, *given))[1],
+        lambda self, *args: (sizes.append(self.size.sentences), narrow(self, *args))[1],
     )
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
     for size in (1, 3):
-        assert plain(translate_tokens(engine(model), sentences, strategy=Beam(size))) == near(
+        assert as_tuples(translate_tokens(engine(model), sentences, strategy=Beam(size))) == as_approx_tuples(
             translate_tokens(model, sentences, strategy=Beam(size))
         )
     assert len(sizes) >= 2 and min(sizes) < 40
@@ -162,45 +164,49 @@ def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_batches_order_and_workers_change_nothing(size):
-    writer = engine(ends_early())
-    alone = [translate_tokens(writer, [s], strategy=Beam(size))[0] for s in SENTENCES]
-    assert plain(translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size))[::-1]) == near(alone)
-    assert plain(
-        translate_tokens(writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=40 * size))
-    ) == near(alone)
-    assert plain(
+    fast_model = engine(ends_early())
+    alone = [translate_tokens(fast_model, [s], strategy=Beam(size))[0] for s in SENTENCES]
+    assert as_tuples(
+        translate_tokens(fast_model, SENTENCES[::-1], strategy=Beam(size))[::-1]
+    ) == as_approx_tuples(alone)
+    assert as_tuples(
+        translate_tokens(fast_model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=40 * size))
+    ) == as_approx_tuples(alone)
+    assert as_tuples(
         translate_tokens(
-            writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=64 * size, workers=3)
+            fast_model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=64 * size, workers=3)
         )
-    ) == near(alone)
+    ) == as_approx_tuples(alone)
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_language_model_continues_its_prompt(size):
     model = ends_early(language=True, norm="pre")
-    writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
-    results, wanted = [], []
-    for item, texts in ((writer, results), (model, wanted)):
+    fast_model, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
+    results, expected = [], []
+    for item, texts in ((fast_model, results), (model, expected)):
         tasks, running = [SearchTask(12, row) for row in prompts.tolist()], Search(item, Beam(size))
         with torch.inference_mode():
             state = item.read(prompts[:, :-1], item.start(None, prompts[:, 0]))
-            if item is writer:
-                writer.search(tasks, state, prompts[:, -1], Beam(size), EOS)
+            if item is fast_model:
+                fast_model.search(tasks, state, prompts[:, -1], Beam(size), EOS)
             else:
                 running.add(tasks, state, prompts[:, -1])
                 while running:
                     running.step()
         texts.extend(task.hypotheses for task in tasks)
-    assert plain(results) == near(wanted)
-    assert not hasattr(writer, "encode")
+    assert as_tuples(results) == as_approx_tuples(expected)
+    assert not hasattr(fast_model, "encode")
 
 
 def test_without_an_end_token_outputs_reach_their_limit():
     model = ends_early(language=True)
-    writer, tasks = engine(model), [SearchTask(11, [BOS]), SearchTask(5, [BOS])]
-    writer.search(tasks, writer.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1)
+    fast_model, tasks = engine(model), [SearchTask(11, [BOS]), SearchTask(5, [BOS])]
+    fast_model.search(
+        tasks, fast_model.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1
+    )
     assert [[len(h.tokens) for h in task.hypotheses] for task in tasks] == [[11, 11], [5, 5]]
-    assert any(EOS in h.tokens for task in tasks for h in task.hypotheses)  # a word like others
+    assert any(EOS in h.tokens for task in tasks for h in task.hypotheses)  # an ordinary token here
 
 
 def test_nan_weights_are_an_error():
@@ -213,21 +219,19 @@ def test_nan_weights_are_an_error():
 
 
 def test_nan_of_one_batch_does_not_reach_the_next(monkeypatch):
-    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept
-    buffers.
-    """
+    """A NaN embedding affects its own sentence, not a later sentence in the same slot of reused buffers."""
     model = small(tie="none")
-    wanted = translate_tokens(model, [[5, 6, 7]])
+    expected = translate_tokens(model, [[5, 6, 7]])
     with torch.no_grad():
         model.source.table.weight[9] = torch.nan
-    writer = engine(model)
-    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
+    fast_model = engine(model)
+    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
     with pytest.raises(OptionError):
-        translate_tokens(writer, [[9, 6, 7]])
-    assert plain(translate_tokens(writer, [[5, 6, 7]])) == near(wanted)
+        translate_tokens(fast_model, [[9, 6, 7]])
+    assert as_tuples(translate_tokens(fast_model, [[5, 6, 7]])) == as_approx_tuples(expected)
 
 
-# the one search on it
+# Single steps, and the search on the host.
 @torch.inference_mode()
 def test_steps_equal_those_of_the_torch_model_after_reordering():
     model = small()
@@ -252,23 +256,23 @@ def test_steps_equal_those_of_the_torch_model_after_reordering():
 
 @torch.inference_mode()
 def test_the_best_tokens_are_the_best_of_all_scores():
-    writer = engine(small())
+    fast_model = engine(small())
     source, lengths = padded(SENTENCES[:4])
-    first, memory = torch.full((4,), BOS), writer.encode(source, lengths)
-    scores, _ = writer.step(first, writer.start(memory, first))
+    first, memory = torch.full((4,), BOS), fast_model.encode(source, lengths)
+    scores, _ = fast_model.step(first, fast_model.start(memory, first))
     for k in (1, 2, 3, 7, 148, 1000):
-        log_p, words, _ = writer.best(first, writer.start(memory, first), k)
-        want, at = log_probabilities(scores.clone()).topk(min(k, VOCAB), -1)
-        torch.testing.assert_close(log_p, want, atol=1e-12, rtol=0)
-        assert torch.equal(words[:, :148], at[:, :148])  # neither PAD nor BOS
+        log_p, tokens, _ = fast_model.best(first, fast_model.start(memory, first), k)
+        expected, expected_tokens = log_probabilities(scores.clone()).topk(min(k, VOCAB), -1)
+        torch.testing.assert_close(log_p, expected, atol=1e-12, rtol=0)
+        assert torch.equal(tokens[:, :148], expected_tokens[:, :148])  # neither PAD nor BOS
 
 
 def test_top_k_by_chunks_equals_top_k():
     scores = torch.randn(50, 1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[::2, 70:90] += 5  # many of the best in one chunk
     for k in (1, 2, 9, 15, 16, 100):
-        result, wanted = top(scores, k), scores.topk(k, -1)
-        assert torch.equal(result[0], wanted.values) and torch.equal(result[1], wanted.indices)
+        result, expected = top(scores, k), scores.topk(k, -1)
+        assert torch.equal(result[0], expected.values) and torch.equal(result[1], expected.indices)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +294,7 @@ def test_top_k_by_chunks_equals_top_k():
 def test_other_strategies_and_constraints_use_the_common_search(options):
     model = ends_early()
     options = {"limits": Limits(max_length=12), **options}
-    assert plain(translate_tokens(engine(model), SENTENCES, **options)) == near(
+    assert as_tuples(translate_tokens(engine(model), SENTENCES, **options)) == as_approx_tuples(
         translate_tokens(model, SENTENCES, **options)
     )
 
@@ -298,84 +302,86 @@ def test_other_strategies_and_constraints_use_the_common_search(options):
 def test_attention_and_coverage_use_the_torch_model():
     model = ends_early()
     beam = Beam(3, coverage_penalty=0.5)
-    assert plain(translate_tokens(engine(model), SENTENCES[:4], strategy=beam)) == near(
+    assert as_tuples(translate_tokens(engine(model), SENTENCES[:4], strategy=beam)) == as_approx_tuples(
         translate_tokens(model, SENTENCES[:4], strategy=beam)
     )
 
 
 # Captured steps.
-class _Tape(TorchDispatchMode):
-    """Notes each operation with the tensors it read and wrote."""
+class _OperationRecorder(TorchDispatchMode):
+    """Records each operation with the tensors it reads and writes."""
 
     def __init__(self):
         super().__init__()
-        self.notes = []
+        self.operations = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        self.notes.append((func, args, kwargs or {}, result))
+        self.operations.append((func, args, kwargs or {}, result))
         return result
 
 
-class Taped(StepRunner):
-    """Repeats the noted operations on the same tensors: what a CUDA graph does, where there is none.
+class ReplayRunner(StepRunner):
+    """Replays the recorded operations on the same tensors, as a CUDA graph does, but on a CPU.
 
-    What changes between steps but is no tensor is as frozen here as it is there.
+    Values that are not tensors are frozen at capture, as in a CUDA graph.
     """
 
     replays = 0
 
     def capture(self, body):
-        with _Tape() as tape:
+        with _OperationRecorder() as recorder:
             result = body()
-        ran = [True]  # taping ran it, so the first replay is over
+        ran = [True]  # the capture executed the step, so the first replay does nothing
 
         def replay():
             self.replays += 1
             if ran and ran.pop():
                 return
-            for note in tape.notes:
-                self._again(*note)
+            for operation in recorder.operations:
+                self._replay_operation(*operation)
 
         return replay, result
 
     @staticmethod
-    def _again(func, args, kwargs, out):
+    def _replay_operation(func, args, kwargs, out):
         new = func(*args, **kwargs)
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
-            return  # it wrote where it should
+            return  # an in-place operation wrote its result
         for held, fresh in zip(out, new, strict=True) if isinstance(out, tuple | list) else [(out, new)]:
-            if (
-                isinstance(held, torch.Tensor) and held.data_ptr() != fresh.data_ptr()
-            ):  # a view is there already
+            if isinstance(held, torch.Tensor) and held.data_ptr() != fresh.data_ptr():  # not a view
                 held.copy_(fresh)
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_step_is_captured_once_and_replayed(monkeypatch, size):
-    model, run = ends_early(), Taped()
-    writer = engine(model, run=run)
-    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
-    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
-    assert plain(translate_tokens(writer, SENTENCES, strategy=Beam(size))) == near(wanted)
+    model, run = ends_early(), ReplayRunner()
+    fast_model = engine(model, run=run)
+    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
+    expected = translate_tokens(model, SENTENCES, strategy=Beam(size))
+    assert as_tuples(translate_tokens(fast_model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(
+        expected
+    )
     before = run.replays
-    assert plain(translate_tokens(writer, SENTENCES, strategy=Beam(size))) == near(wanted)
+    assert as_tuples(translate_tokens(fast_model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(
+        expected
+    )
     again = translate_tokens(
-        writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
+        fast_model, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
     )[::-1]
-    assert plain(again) == near(wanted)
+    assert as_tuples(again) == as_approx_tuples(expected)
     assert run.replays > before > 0
 
 
 def test_steps_of_the_common_search_are_captured_too(monkeypatch):
-    model, run = ends_early(), Taped()
-    writer = engine(model, run=run)
-    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
+    model, run = ends_early(), ReplayRunner()
+    fast_model = engine(model, run=run)
+    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
     for options in (
         {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
         {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 2:
-        assert plain(translate_tokens(writer, SENTENCES, **options)) == near(
+        assert as_tuples(translate_tokens(fast_model, SENTENCES, **options)) == as_approx_tuples(
             translate_tokens(model, SENTENCES, **options)
         )
     assert run.replays > 20
@@ -384,26 +390,34 @@ def test_steps_of_the_common_search_are_captured_too(monkeypatch):
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (3, 4)])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_step_does_not_synchronise_with_the_host(name, width, k):
-    """On tensors without data, where to ask for a value is an error; and none of the host's tensors takes
-    part, for to fetch one would end a recording."""
-    writer = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
+    """Run on meta tensors, where reading a value is an error. No CPU tensor takes part: copying one to the
+    GPU would abort the graph capture.
+    """
+    fast_model = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
     with torch.no_grad():
-        buffers = writer.pool.take(writer, 5, width, 16, 20)
-        with _Tape() as tape:
-            writer.run_on(
-                buffers, "beam_step", 8, lambda buffers, length: beam_step(writer, buffers, length, k, EOS)
+        buffers = fast_model.pool.take(fast_model, 5, width, 16, 20)
+        with _OperationRecorder() as recorder:
+            fast_model.run_on(
+                buffers,
+                "beam_step",
+                8,
+                lambda buffers, length: beam_step(fast_model, buffers, length, k, EOS),
             )
-            writer.run_on(buffers, "best", 8, lambda buffers, length: writer.best_tokens(buffers, length, k))
-    tensors = [x for note in tape.notes for x in tree_leaves(note) if isinstance(x, torch.Tensor)]
+            fast_model.run_on(
+                buffers, "best", 8, lambda buffers, length: fast_model.best_tokens(buffers, length, k)
+            )
+    tensors = [
+        x for operation in recorder.operations for x in tree_leaves(operation) if isinstance(x, torch.Tensor)
+    ]
     assert len(tensors) > 100 and {x.device.type for x in tensors} == {"meta"}
 
 
-# which, and sizes
+# Supported models and buffer sizes.
 @pytest.mark.parametrize(
-    ("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
+    ("changes", "reason"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
 )
-def test_unsupported_models_are_refused(changes, says):
-    with pytest.raises(Unsupported, match=says):
+def test_unsupported_models_are_refused(changes, reason):
+    with pytest.raises(Unsupported, match=reason):
         engine(small(**changes))
 
 
@@ -415,8 +429,8 @@ def test_recurrent_models_run_in_torch(capsys):
 
 
 def test_int8_on_a_gpu_becomes_float32_and_is_reported(capsys):
-    writer = on_cuda(small().float(), "int8")
-    assert writer.dtype == torch.float32
+    fast_model = on_cuda(small().float(), "int8")
+    assert fast_model.dtype == torch.float32
     assert (
         capsys.readouterr().err
         == "regard: float32 instead of int8: the GPU engine runs float32 or bfloat16\n"
@@ -426,29 +440,29 @@ def test_int8_on_a_gpu_becomes_float32_and_is_reported(capsys):
 def test_the_weights_of_the_model_are_not_changed():
     model = small()
     before = copy.deepcopy(model.state_dict())
-    writer = engine(model, torch.bfloat16)
+    fast_model = engine(model, torch.bfloat16)
     assert {str(p.dtype) for p in model.parameters()} == {
         "torch.float64"
-    } and writer.readout.weight.dtype == torch.bfloat16
+    } and fast_model.readout.weight.dtype == torch.bfloat16
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
 
 
-def judged(model, source, text):
-    """log p of a text by the torch model."""
+def torch_log_p(model, source, text):
+    """log p of an output under the torch model."""
     with torch.inference_mode():
-        state, words = start(model, [SearchTask(99, source)])
+        state, last_token = start(model, [SearchTask(99, source)])
         total = 0.0
-        for word in text.all_tokens:
-            scores, state = model.step(words, state)
-            total, words = total + float(log_probabilities(scores)[0, word]), torch.tensor([word])
+        for token in text.all_tokens:
+            scores, state = model.step(last_token, state)
+            total, last_token = total + float(log_probabilities(scores)[0, token]), torch.tensor([token])
     return total
 
 
-def output_log_p(writer, model):
+def output_log_p(fast_model, model):
     """log p of each output by the engine and by the model, the latter with a tolerance per token."""
-    outputs = [texts[0] for texts in translate_tokens(writer, SENTENCES)]
+    outputs = [texts[0] for texts in translate_tokens(fast_model, SENTENCES)]
     expected = [
-        pytest.approx(judged(model, source, text), abs=0.03 * len(text.all_tokens))
+        pytest.approx(torch_log_p(model, source, text), abs=0.03 * len(text.all_tokens))
         for source, text in zip(SENTENCES, outputs, strict=True)
     ]
     return [text.log_p for text in outputs], expected
@@ -469,90 +483,93 @@ def test_buckets_are_few_and_at_most_half_too_large():
 
 
 def test_unused_buffers_are_kept_within_a_limit(monkeypatch):
-    writer = engine(small())
-    pool = writer.pool
+    fast_model = engine(small())
+    pool = fast_model.pool
     with torch.inference_mode():
-        first, second = pool.take(writer, 3, 1, 9, 20), pool.take(writer, 3, 1, 9, 20)
+        first, second = pool.take(fast_model, 3, 1, 9, 20), pool.take(fast_model, 3, 1, 9, 20)
         assert first is not second
         monkeypatch.setattr(pool, "_max_bytes", first.bytes)
         pool.release(first)
-        assert pool.take(writer, 8, 1, 16, 17) is first
+        assert pool.take(fast_model, 8, 1, 16, 17) is first
         pool.release(first)
         pool.release(second)
         assert pool._free == [second]
 
 
 def test_unused_buffers_are_freed_when_memory_runs_out(monkeypatch):
-    writer, refused = engine(small()), []
+    fast_model, refused = engine(small()), []
 
     class Scarce(Buffers):
-        def __init__(self, *given):
+        def __init__(self, *args):
             if not refused:
-                refused.append(given)
-                raise torch.OutOfMemoryError("as a full GPU says")
-            super().__init__(*given)
+                refused.append(args)
+                raise torch.OutOfMemoryError("the GPU is full")
+            super().__init__(*args)
 
-    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
-    translate_tokens(writer, SENTENCES[:9])
-    assert writer.pool._free
-    monkeypatch.setattr(boards_module, "Buffers", Scarce)
-    outputs = translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
-    assert refused and {type(buffers) for buffers in writer.pool._free} == {Scarce}
-    assert plain(outputs) == near(translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
+    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
+    translate_tokens(fast_model, SENTENCES[:9])
+    assert fast_model.pool._free
+    monkeypatch.setattr(buffers_module, "Buffers", Scarce)
+    outputs = translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2))
+    assert refused and {type(buffers) for buffers in fast_model.pool._free} == {Scarce}
+    assert as_tuples(outputs) == as_approx_tuples(
+        translate_tokens(fast_model.model, SENTENCES[:3], strategy=Beam(2))
+    )
 
 
 def test_an_engine_is_freed_with_its_last_reference(monkeypatch):
-    writer = engine(small(), run=Taped())
-    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
-    translate_tokens(writer, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
-    translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
-    gone = [weakref.ref(x) for x in (writer, *writer.pool._free)]
+    fast_model = engine(small(), run=ReplayRunner())
+    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
+    translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
+    translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2))
+    references = [weakref.ref(x) for x in (fast_model, *fast_model.pool._free)]
     monkeypatch.undo()
     gc.disable()
     try:
-        del writer
-        assert len(gone) > 2 and all(
-            x() is None for x in gone
-        )  # at once, not when Python next looks for cycles
+        del fast_model
+        # Freed at once, not by the next run of the cycle collector.
+        assert len(references) > 2 and all(reference() is None for reference in references)
     finally:
         gc.enable()
 
 
 def test_hypotheses_are_read_from_backpointers():
-    trail = Backpointers([SearchTask(3)], Beam(2), 3)
-    trail.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
-    trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
-    result = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
+    backpointers = Backpointers([SearchTask(3)], Beam(2), 3)
+    backpointers.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
+    backpointers.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
+    result = backpointers._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
     assert result.tolist() == [[10, 21, 30], [10, 21, 0]]
 
 
-# with a GPU
+# On a GPU.
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("size", [1, 4])
 def test_graphs_in_float64_find_the_same_as_the_cpu(size):
     model = ends_early()
-    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
-    writer = fast(copy.deepcopy(model).cuda())
-    for _ in range(3):  # in earnest, recorded, replayed
-        assert plain(translate_tokens(writer, SENTENCES, strategy=Beam(size))) == near(wanted)
-    assert plain(
-        translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size))[
-            ::-1
-        ]
-    ) == near(wanted)
+    expected = translate_tokens(model, SENTENCES, strategy=Beam(size))
+    fast_model = fast(copy.deepcopy(model).cuda())
+    for _ in range(3):  # eager, captured, replayed
+        assert as_tuples(translate_tokens(fast_model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(
+            expected
+        )
+    assert as_tuples(
+        translate_tokens(
+            fast_model, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
+        )[::-1]
+    ) == as_approx_tuples(expected)
 
 
 @pytest.mark.cuda
 @needs_cuda
 def test_graphs_of_the_common_search_find_the_same_as_the_cpu():
     model = ends_early()
-    writer = fast(copy.deepcopy(model).cuda())
+    fast_model = fast(copy.deepcopy(model).cuda())
     for options in (
         {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
         {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 3:
-        assert plain(translate_tokens(writer, SENTENCES, **options)) == near(
+        assert as_tuples(translate_tokens(fast_model, SENTENCES, **options)) == as_approx_tuples(
             translate_tokens(model, SENTENCES, **options)
         )
 
@@ -561,11 +578,16 @@ def test_graphs_of_the_common_search_find_the_same_as_the_cpu():
 @needs_cuda
 def test_threads_share_an_engine_on_a_gpu():
     model = ends_early()
-    wanted, writer = translate_tokens(model, SENTENCES, strategy=Beam(3)), fast(copy.deepcopy(model).cuda())
+    expected, fast_model = (
+        translate_tokens(model, SENTENCES, strategy=Beam(3)),
+        fast(copy.deepcopy(model).cuda()),
+    )
     for _ in range(3):
-        assert plain(
-            translate_tokens(writer, SENTENCES, strategy=Beam(3), limits=Limits(workers=3, batch_tokens=150))
-        ) == near(wanted)
+        assert as_tuples(
+            translate_tokens(
+                fast_model, SENTENCES, strategy=Beam(3), limits=Limits(workers=3, batch_tokens=150)
+            )
+        ) == as_approx_tuples(expected)
 
 
 @pytest.mark.cuda
@@ -575,8 +597,8 @@ def test_threads_share_an_engine_on_a_gpu():
 def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, fused):
     model = small(**VARIANTS[name]).float()
     exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
-    writer = engine(model.cuda(), fused=fused)
-    outputs = [translate_tokens(writer, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
+    fast_model = engine(model.cuda(), fused=fused)
+    outputs = [translate_tokens(fast_model, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
     margin = [texts[0].score - texts[1].score for texts in exact]
     differ, tied = near_ties([t[0].tokens for t in outputs], [t[0].tokens for t in exact], margin)
     print(f"{name}: {differ} of {len(SENTENCES)} differ, {tied} of them near-ties")
@@ -588,7 +610,7 @@ def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, fused):
 @pytest.mark.parametrize("fused", [False, True], ids=["torch", "fused"])
 def test_bfloat16_on_a_gpu_is_close_to_float64(fused):
     model = small()
-    writer = engine(copy.deepcopy(model).float().cuda(), torch.bfloat16, fused=fused)
+    fast_model = engine(copy.deepcopy(model).float().cuda(), torch.bfloat16, fused=fused)
     for _ in range(3):
-        computed, expected = output_log_p(writer, model)
+        computed, expected = output_log_p(fast_model, model)
         assert computed == expected

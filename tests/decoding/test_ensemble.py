@@ -11,38 +11,40 @@ from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.generate import generate
 from regard.pipelines.translate import stream, translate, translate_tokens
-from tests.decoding.enumeration import BOS, EOS, SOURCE, WORDS, log_probabilities, tiny
+from tests.decoding.enumeration import BOS, EOS, SOURCE, TOKENS, log_probabilities, tiny
 from tests.decoding.small_models import LINES, language_model, translator
 from tests.models.small import DECODERS, ENCODERS, make
 
 
-def best_of_all(models, limit):
-    """Every text by the mean of probabilities at each step, best first by log p / length."""
+def rank_all_outputs(models, limit):
+    """Every output scored with the mean probability at each step, best first by log p / length."""
     source = torch.tensor([[*SOURCE, EOS]])
-    result, going = {}, {(): 0.0}
+    scores, unfinished = {}, {(): 0.0}
     for n in range(limit):
-        longer = {}
-        for text, log_p in going.items():
+        extended = {}
+        for text, log_p in unfinished.items():
             target = torch.tensor([[BOS, *text]])
             p = (
-                torch.stack([log_probabilities(m(source, target)[0, -1].detach()).exp() for m in models])
+                torch.stack(
+                    [log_probabilities(model(source, target)[0, -1].detach()).exp() for model in models]
+                )
                 .mean(0)
                 .log()
             )
-            result[text, True] = (log_p + float(p[EOS])) / (n + 1)
-            longer |= {(*text, w): log_p + float(p[w]) for w in WORDS}
-        going = longer
-    result |= {(text, False): p / limit for text, p in going.items()}
-    return sorted(result.items(), key=lambda item: -item[1])
+            scores[text, True] = (log_p + float(p[EOS])) / (n + 1)
+            extended |= {(*text, token): log_p + float(p[token]) for token in TOKENS}
+        unfinished = extended
+    scores |= {(text, False): p / limit for text, p in unfinished.items()}
+    return sorted(scores.items(), key=lambda item: -item[1])
 
 
 @pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("dot", "input feeding", "none")])
 def test_a_large_beam_ranks_by_the_mean_of_probabilities(kinds):
     models = [tiny(kind) for kind in kinds]
-    wanted = best_of_all(models, 3)
+    expected = rank_all_outputs(models, 3)
     outputs = translate_tokens(Ensemble(models), [SOURCE], strategy=Beam(100), limits=Limits(max_length=3))[0]
-    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
-    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-9)
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in expected]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in expected], abs=1e-9)
 
 
 def test_an_ensemble_of_one_model_is_the_model():
@@ -64,16 +66,16 @@ def test_batches_and_workers_change_nothing(options):
     assert models.joins
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
     alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]
-    for more in ({}, dict(limits=Limits(workers=2)), dict(limits=Limits(batch_tokens=12))):
+    for limits in ({}, dict(limits=Limits(workers=2)), dict(limits=Limits(batch_tokens=12))):
         assert [
-            [h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **more)
+            [h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **limits)
         ] == alone
 
 
 def test_an_ensemble_streams_and_generates():
-    both = Ensemble([translator(), translator("bahdanau")])
-    assert "".join(stream(LINES[0], both)) == translate(LINES[:1], both)[0]
-    assert not both.joins
+    translators = Ensemble([translator(), translator("bahdanau")])
+    assert "".join(stream(LINES[0], translators)) == translate(LINES[:1], translators)[0]
+    assert not translators.joins
     models = [language_model(), language_model("none")]
     assert generate(["the cat"], Ensemble(models), limits=Limits(max_length=9))[0].hypotheses[0].tokens
 

@@ -5,7 +5,6 @@ Covers scoring.py, token_stream.py.
 """
 
 import _thread
-import itertools
 import threading
 import time
 
@@ -21,7 +20,7 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.pipelines.translate import start, translate_tokens
-from tests.decoding.enumeration import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
+from tests.decoding.enumeration import SOURCE, VOCAB, all_outputs, near_ties, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make, make_batch
 
 SENTENCES = [
@@ -34,12 +33,12 @@ SENTENCES = [
 ]
 
 
-def plain(results):
+def as_tuples(results):
     return [[(h.tokens, h.ended, h.score) for h in texts] for texts in results]
 
 
-def near(results):
-    """What `plain` of equal results is equal to."""
+def as_approx_tuples(results):
+    """Expected value for `as_tuples`, with a tolerance on scores."""
     return [[(h.tokens, h.ended, pytest.approx(h.score, abs=1e-11)) for h in texts] for texts in results]
 
 
@@ -47,33 +46,35 @@ def near(results):
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_large_beam_finds_all_outputs_sorted_by_score(decoder, penalty):
     model = tiny(decoder)
-    wanted = ranked(every_text(model, 3), penalty)
+    expected = ranked(all_outputs(model, 3), penalty)
     outputs = translate_tokens(model, [SOURCE], strategy=Beam(100, penalty), limits=Limits(max_length=3))[0]
-    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in wanted]
-    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-10)
+    assert [((*h.tokens,), h.ended) for h in outputs] == [text for text, _ in expected]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in expected], abs=1e-10)
 
 
 def test_a_small_beam_equals_the_definition():
     model, size, limit = tiny(), 3, 5
-    log_p = every_text(model, limit)
+    log_p = all_outputs(model, limit)
 
     def prefix(text):
-        return np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])
+        return np.logaddexp.reduce([p for (tokens, _), p in log_p.items() if tokens[: len(text)] == text])
 
-    beam, over = [((), 0.0)], []
+    beam, finished = [((), 0.0)], []
     for n in range(limit):
-        every = [(text, True, log_p[text, True]) for text, _ in beam] if n < limit else []
-        every += [((*text, w), False, prefix((*text, w))) for text, _ in beam for w in (1, 4, 5, 6)]
-        every.sort(key=lambda c: -c[2])
-        over += [(text, p / (n + 1)) for text, ended, p in every[:size] if ended]
-        beam = [(text, p) for text, ended, p in every if not ended][:size]
-        if len(over) >= size:
+        candidates = [(text, True, log_p[text, True]) for text, _ in beam] if n < limit else []
+        candidates += [
+            ((*text, token), False, prefix((*text, token))) for text, _ in beam for token in (1, 4, 5, 6)
+        ]
+        candidates.sort(key=lambda c: -c[2])
+        finished += [(text, p / (n + 1)) for text, ended, p in candidates[:size] if ended]
+        beam = [(text, p) for text, ended, p in candidates if not ended][:size]
+        if len(finished) >= size:
             break
-    over += [(text, p / limit) for text, p in beam][: max(0, size - len(over))]
+    finished += [(text, p / limit) for text, p in beam][: max(0, size - len(finished))]
     outputs = translate_tokens(model, [SOURCE], strategy=Beam(size), limits=Limits(max_length=limit))[0]
-    wanted = sorted(over, key=lambda t: -t[1])[:size]
-    assert [(*h.tokens,) for h in outputs] == [text for text, _ in wanted]
-    assert [h.score for h in outputs] == pytest.approx([score for _, score in wanted], abs=1e-8)
+    expected = sorted(finished, key=lambda t: -t[1])[:size]
+    assert [(*h.tokens,) for h in outputs] == [text for text, _ in expected]
+    assert [h.score for h in outputs] == pytest.approx([score for _, score in expected], abs=1e-8)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -86,11 +87,11 @@ def test_beam_one_is_the_greedy_loop_without_caches(decoder):
         while len(text) < 12:
             scores = model(source, torch.tensor([[BOS, *text]]))[0, -1].detach()
             scores[[0, BOS]] = -torch.inf
-            word = int(scores.argmax())
-            log_p += float(torch.log_softmax(scores, -1)[word])
-            if word == EOS:
+            token = int(scores.argmax())
+            log_p += float(torch.log_softmax(scores, -1)[token])
+            if token == EOS:
                 break
-            text.append(word)
+            text.append(token)
         assert texts[0].tokens == text and texts[0].ended == (len(text) < 12)
         assert texts[0].log_p == pytest.approx(log_p, abs=1e-10)
 
@@ -100,21 +101,23 @@ def test_beam_one_is_the_greedy_loop_without_caches(decoder):
 def test_a_sentence_is_translated_the_same_alone_and_in_a_batch(size, decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(size))[0] for sentence in SENTENCES]
-    assert plain(translate_tokens(model, SENTENCES, strategy=Beam(size))) == near(alone)
-    assert plain(translate_tokens(model, SENTENCES[::-1], strategy=Beam(size))[::-1]) == near(alone)
-    assert plain(
-        translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=30 * size))
-    ) == near(alone)
-    assert plain(translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(workers=3))) == near(
+    assert as_tuples(translate_tokens(model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(alone)
+    assert as_tuples(translate_tokens(model, SENTENCES[::-1], strategy=Beam(size))[::-1]) == as_approx_tuples(
         alone
     )
+    assert as_tuples(
+        translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=30 * size))
+    ) == as_approx_tuples(alone)
+    assert as_tuples(
+        translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(workers=3))
+    ) == as_approx_tuples(alone)
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "convolutional", "attention on gru"])
 def test_padding_does_not_reach_the_encoder(encoder):
     model = make(ENCODERS[encoder], DECODERS["transformer"]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(3))[0] for sentence in SENTENCES]
-    assert plain(translate_tokens(model, SENTENCES, strategy=Beam(3))) == near(alone)
+    assert as_tuples(translate_tokens(model, SENTENCES, strategy=Beam(3))) == as_approx_tuples(alone)
 
 
 @pytest.mark.parametrize("decoder", ["none", "dot", "projected", "bilinear", "input feeding", "bahdanau"])
@@ -123,12 +126,12 @@ def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
     assert model.joins
     running, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
     with torch.inference_mode():
-        for i, task in enumerate(tasks):  # one more every third step
+        for i, task in enumerate(tasks):  # add a sentence every three steps
             running.add([task], *start(model, [task]))
             for _ in range(3 if i < 5 else 100):
                 if running:
                     running.step()
-    assert plain([task.hypotheses for task in tasks]) == near(
+    assert as_tuples([task.hypotheses for task in tasks]) == as_approx_tuples(
         translate_tokens(model, SENTENCES, strategy=Beam(3), limits=Limits(max_length=25))
     )
 
@@ -167,48 +170,53 @@ def test_a_hypothesis_that_did_not_end_has_maximum_length():
 
 def test_one_group_is_the_plain_beam():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
-    assert plain(translate_tokens(model, SENTENCES, strategy=Beam(4, groups=1, diversity=9.0))) == near(
-        translate_tokens(model, SENTENCES, strategy=Beam(4))
-    )
+    assert as_tuples(
+        translate_tokens(model, SENTENCES, strategy=Beam(4, groups=1, diversity=9.0))
+    ) == as_approx_tuples(translate_tokens(model, SENTENCES, strategy=Beam(4)))
 
 
 def test_diverse_groups_equal_the_definition():
-    """Two groups of two: the second pays for each word the first has chosen at the same step."""
+    """Two groups of two: the second is penalised for each token that the first chose at the same step."""
     model, limit, strength = tiny(), 4, 0.7
-    log_p = every_text(model, limit)
+    log_p = all_outputs(model, limit)
 
     def prefix(text):
-        return np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])
+        return np.logaddexp.reduce([p for (tokens, _), p in log_p.items() if tokens[: len(text)] == text])
 
-    beams, over = [[((), 0.0)], [((), 0.0)]], [[], []]
+    beams, finished = [[((), 0.0)], [((), 0.0)]], [[], []]
     for n in range(limit):
         chosen = []
         for g in range(2):
-            if len(over[g]) >= 2:
+            if len(finished[g]) >= 2:
                 continue
-            every = [(text, EOS, log_p[text, True]) for text, _ in beams[g]]
-            every += [(text, w, prefix((*text, w))) for text, _ in beams[g] for w in (1, 4, 5, 6)]
-            every.sort(key=lambda c: strength * chosen.count(c[1]) - c[2])
-            over[g] += [(text, p / (n + 1)) for text, w, p in every[:2] if w == EOS]
-            beams[g] = [((*text, w), p) for text, w, p in every if w != EOS][:2]
-            chosen += [w for _, w, _ in every[:2]]
-    wanted = {
+            candidates = [(text, EOS, log_p[text, True]) for text, _ in beams[g]]
+            candidates += [
+                (text, token, prefix((*text, token))) for text, _ in beams[g] for token in (1, 4, 5, 6)
+            ]
+            candidates.sort(key=lambda c: strength * chosen.count(c[1]) - c[2])
+            finished[g] += [(text, p / (n + 1)) for text, token, p in candidates[:2] if token == EOS]
+            beams[g] = [((*text, token), p) for text, token, p in candidates if token != EOS][:2]
+            chosen += [token for _, token, _ in candidates[:2]]
+    expected = {
         text: score
         for g in range(2)
-        for text, score in (*over[g], *((t, p / limit) for t, p in beams[g][: max(0, 2 - len(over[g]))]))
+        for text, score in (
+            *finished[g],
+            *((t, p / limit) for t, p in beams[g][: max(0, 2 - len(finished[g]))]),
+        )
     }
     outputs = translate_tokens(
         model, [SOURCE], strategy=Beam(4, groups=2, diversity=strength), limits=Limits(max_length=limit)
     )[0]
-    assert {(*h.tokens,) for h in outputs} == set(wanted)
+    assert {(*h.tokens,) for h in outputs} == set(expected)
     for h in outputs:
-        assert h.score == pytest.approx(wanted[(*h.tokens,)], abs=1e-8)
+        assert h.score == pytest.approx(expected[(*h.tokens,)], abs=1e-8)
 
 
 def test_diverse_groups_do_not_depend_on_the_batch():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     beam = Beam(6, groups=3, diversity=1.0)
-    assert plain(translate_tokens(model, SENTENCES, strategy=beam)) == near(
+    assert as_tuples(translate_tokens(model, SENTENCES, strategy=beam)) == as_approx_tuples(
         [translate_tokens(model, [s], strategy=beam)[0] for s in SENTENCES]
     )
 
@@ -226,9 +234,9 @@ def test_an_empty_sentence_has_no_hypotheses():
 
 def test_a_model_in_training_is_searched_without_dropout_and_stays_in_training():
     model = tiny()
-    wanted = translate_tokens(model, [SOURCE])
+    expected = translate_tokens(model, [SOURCE])
     model.train()
-    assert plain(translate_tokens(model, [SOURCE])) == near(wanted)
+    assert as_tuples(translate_tokens(model, [SOURCE])) == as_approx_tuples(expected)
     assert model.training
 
 
@@ -236,11 +244,11 @@ def test_an_interrupt_stops_all_workers_at_once():
     model, before = make(ENCODERS["gru"], DECODERS["transformer"]).eval(), threading.active_count()
     steps, step = [], model.step
 
-    def interrupted(*given):
+    def interrupted(*args):
         steps.append(1)
         if len(steps) == 5:
             _thread.interrupt_main()
-        return step(*given)
+        return step(*args)
 
     model.step = interrupted
     with pytest.raises(KeyboardInterrupt):
@@ -251,7 +259,7 @@ def test_an_interrupt_stops_all_workers_at_once():
             limits=Limits(workers=2, batch_tokens=30, max_length=200),
         )
     assert len(steps) < 4000  # of 8000
-    deadline = time.monotonic() + 5  # a thread that has ended is counted for a moment more
+    deadline = time.monotonic() + 5  # a finished thread is counted for a moment
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before and torch.get_num_threads() == 1
@@ -260,9 +268,7 @@ def test_an_interrupt_stops_all_workers_at_once():
 def test_an_error_in_a_worker_is_raised_and_threads_are_restored():
     model, before = tiny(), torch.get_num_threads()
     with pytest.raises(IndexError):
-        translate_tokens(
-            model, [[4], [5], [VOCAB + 1]], limits=Limits(workers=2)
-        )  # a word beyond the vocabulary
+        translate_tokens(model, [[4], [5], [VOCAB + 1]], limits=Limits(workers=2))  # not in the vocabulary
     assert torch.get_num_threads() == before
 
 
@@ -296,8 +302,7 @@ def test_length_limits_of_a_batch_are_independent():
         running.add(tasks, *start(model, tasks))
         while running:
             running.step()
-    for task, n in itertools.product(tasks, (1, 2, 4)):
-        if task.max_length == n:
-            assert plain([task.hypotheses]) == near(
-                translate_tokens(model, [SOURCE], strategy=Beam(2), limits=Limits(max_length=n))
-            )
+    for task in tasks:
+        limits = Limits(max_length=task.max_length)
+        alone = translate_tokens(model, [SOURCE], strategy=Beam(2), limits=limits)
+        assert as_tuples([task.hypotheses]) == as_approx_tuples(alone)

@@ -1,4 +1,4 @@
-"""Tests of search_trace.py: the recorded tree against teacher forcing, and results equal to those of Beam."""
+"""Tests of search_trace.py: the search tree equals teacher forcing, and results equal those of Beam."""
 
 from collections import defaultdict
 

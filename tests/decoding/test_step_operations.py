@@ -1,6 +1,6 @@
 """Operations of a decoder step: the fused kernels in Triton's interpreter, and which operations run.
 
-Covers step_operations.py, step_kernels.py. Their results in whole searches on a GPU: test_cuda_engine.py.
+Covers step_operations.py, step_kernels.py. test_cuda_engine.py tests them in complete searches on a GPU.
 """
 
 import os

@@ -171,7 +171,7 @@ def test_a_masked_model_of_hugging_face_predicts_the_masked_word():
         assert alternative.continuation is None and len(alternative.attention) == 2
 
 
-def test_other_models_are_refused():
+def test_models_of_another_shape_are_refused():
     with pytest.raises(OptionError, match="a bias probe takes a language model, and this is a classifier"):
         bias_probe(regard.build({"kind": "classifier", "dim": 8}, 20, 6), [SENTENCE])
     with pytest.raises(OptionError, match="got Linear"):

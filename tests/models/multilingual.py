@@ -39,7 +39,7 @@ def multilingual(folder, *, layer=RECURRENT, languages=LANGUAGES, max_length=40,
         for name, p in model.named_parameters():
             if "norm" not in name:
                 p.data.copy_(torch.randn_like(p))
-        model.output.projection.weight.data[EOS] *= 2  # texts of a few words
+        model.output.projection.weight.data[EOS] *= 2  # outputs end after a few tokens
     card = {"recipe": {"data": {"max_length": max_length}}}
     save(folder, model, config, tokenizer, tokenizer, card, precision)
     return folder

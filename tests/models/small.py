@@ -1,4 +1,4 @@
-"""Small models by their recipe section, and a batch to try them on."""
+"""Small models of every encoder and decoder, and a batch for them."""
 
 import torch
 
@@ -47,7 +47,7 @@ def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **rest):
 
 
 def make_batch():
-    """Three pairs of unequal length; padding is 0, 2 begins, 3 ends."""
+    """Three pairs of unequal length; 0 is padding, 2 is BOS, 3 is EOS."""
     source = torch.randint(4, VOCAB, (3, 7))
     target = torch.randint(4, VOCAB, (3, 7))
     target[:, 0] = 2

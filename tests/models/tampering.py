@@ -1,6 +1,4 @@
-"""Models, taggers and indexes that somebody changed, each by one edit: for tests and for
-`benchmarks/attack/folders.py`.
-"""
+"""Tampered models, taggers and indexes, one edit each, for tests and `benchmarks/attack/folders.py`."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def change(path, edit):
 
 
 def at(keys, value):
-    """A tampering that sets one key of config.json, or deletes it where the value is ...."""
+    """Set one key of config.json, or delete it if the value is `...`."""
 
     def edit(path):
         config = json.loads((path / "config.json").read_text())
@@ -84,7 +82,7 @@ def cut(name, left):
 
 
 def header(content):
-    """A safetensors file of this header."""
+    """A safetensors file with this header."""
     data = content.encode()
     return lambda path: (path / "model.safetensors").write_bytes(len(data).to_bytes(8, "little") + data)
 
@@ -108,7 +106,7 @@ def integers(tensors):
 
 
 def scales_of(name, shape):
-    """Scales for a tensor that is not in int8, or for none."""
+    """Add scales for a tensor that is not int8 or does not exist."""
     return tensors(lambda stored: stored.update({f"{name or sorted(stored)[0]}.scale": torch.ones(shape)}))
 
 

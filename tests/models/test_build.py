@@ -1,4 +1,4 @@
-"""Every encoder with every decoder: steps equal the whole, batches change nothing, sizes are as published.
+"""Every encoder with every decoder: steps equal the full pass, batches change nothing, published sizes.
 
 Covers autoregressive.py, cross_attention.py, decoder.py, embedding.py, encoder.py, language_model.py,
 memory.py, model.py, text_model.py, transformer.py, translator.py.
@@ -30,7 +30,7 @@ def test_transformer_base_and_big_have_the_published_sizes():
 
 
 def test_no_vocabulary_gives_both_sizes_of_the_paper():
-    """Vaswani et al. print 65 and 213 million; a row of the one shared table is `dim` parameters."""
+    """Vaswani et al. report 65 and 213 million; a row of the shared embedding has `dim` parameters."""
     sizes = {512: (63_082_496, 65e6), 1024: (214_245_376, 213e6)}
     rows = {
         dim: [37000 + (published + half - ours) / dim for half in (-5e5, 5e5)]  # the paper rounds
@@ -41,44 +41,38 @@ def test_no_vocabulary_gives_both_sizes_of_the_paper():
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
-def test_word_by_word_equals_all_at_once_and_padding_changes_nothing(encoder, decoder):
+def test_decoding_steps_equal_the_full_pass_and_padding_changes_nothing(encoder, decoder):
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).eval(), make_batch()
     target = batch.target[:, :-1]
     full = model(batch.source, target, batch.source_lengths)
-    carried, steps = model.start(model.encode(batch.source, batch.source_lengths), batch.source), []
-    for t in range(target.shape[1]):
-        scores, carried = model.step(target[:, t], carried)
-        steps.append(scores)
-    torch.testing.assert_close(torch.stack(steps, 1), full)
+    torch.testing.assert_close(scores_by_steps(model, batch), full)
     for b in range(3):
         n = int(batch.source_lengths[b])
         torch.testing.assert_close(model(batch.source[b : b + 1, :n], target[b : b + 1]), full[b : b + 1])
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_reordered_states_go_on_as_the_rows_they_came_from(decoder):
+def test_reordered_states_continue_the_rows_they_were_copied_from(decoder):
     model, batch = make(ENCODERS["gru"], DECODERS[decoder]).eval(), make_batch()
     rows = torch.tensor([2, 0, 0, 1])
 
     def run(reorder):
-        carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
-        _, carried = model.step(batch.target[:, 0], carried)
+        state = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+        _, state = model.step(batch.target[:, 0], state)
         tokens = batch.target[:, 1]
         if reorder:
-            carried, tokens = model.reorder(carried, rows), tokens[rows]
-        scores, carried = model.step(tokens, carried)
+            state, tokens = model.reorder(state, rows), tokens[rows]
+        scores, state = model.step(tokens, state)
         return scores
 
     torch.testing.assert_close(run(True), run(False)[rows])
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
-def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
+def test_every_encoder_and_decoder_pair_overfits_one_batch(encoder, decoder):
     torch.manual_seed(1)
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).float(), make_batch()
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=5e-3
-    )  # twice that, and some pairs jump about for long
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)  # 1e-2 is unstable for some pairs
     for _ in range(150):
         loss = model.loss(batch)
         mean = loss.total / loss.tokens
@@ -87,17 +81,18 @@ def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
         optimizer.zero_grad()
         mean.backward()
         optimizer.step()
-    right = model(batch.source, batch.target[:, :-1], batch.source_lengths).argmax(-1)
+    predictions = model(batch.source, batch.target[:, :-1], batch.source_lengths).argmax(-1)
     labels = batch.target[:, 1:]
-    assert bool((right == labels)[labels != 0].all())
+    assert bool((predictions == labels)[labels != 0].all())
 
 
-def assert_steps(model, batch, full):
-    """Word by word gives what the whole pass gave."""
-    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+def scores_by_steps(model, batch):
+    """Scores (batch, time, vocabulary) computed one token at a time."""
+    state, steps = model.start(model.encode(batch.source, batch.source_lengths), batch.source), []
     for t in range(batch.target.shape[1] - 1):
-        scores, carried = model.step(batch.target[:, t], carried)
-        torch.testing.assert_close(scores, full[:, t])
+        scores, state = model.step(batch.target[:, t], state)
+        steps.append(scores)
+    return torch.stack(steps, 1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +111,7 @@ def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
     }
     model, batch = make(layer, layer).eval(), make_batch()
     full = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    assert_steps(model, batch, full)
+    torch.testing.assert_close(scores_by_steps(model, batch), full)
 
 
 MASKS = [
@@ -129,11 +124,11 @@ MASKS = [
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: m["kind"])
-def test_masks_by_name_hold_in_training_and_in_steps(mask):
+def test_masks_by_name_apply_in_training_and_in_decoding_steps(mask):
     layer = {"kind": "transformer", **LAYER, "mask": mask}
     model, batch = make(layer, layer).eval(), make_batch()
     full = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    assert_steps(model, batch, full)
+    torch.testing.assert_close(scores_by_steps(model, batch), full)
     plain = make({"kind": "transformer", **LAYER}, {"kind": "transformer", **LAYER})
     plain.load_state_dict(model.state_dict())
     assert (plain.eval()(batch.source, batch.target[:, :-1], batch.source_lengths) - full).abs().max() > 1e-6
@@ -149,15 +144,15 @@ def test_every_energy_and_normaliser_by_name_trains(energy, normalize):
 
 
 @pytest.mark.parametrize("decoder", ["none", "transformer"])
-def test_a_decoder_alone_is_a_language_model(decoder):
+def test_a_decoder_without_an_encoder_is_a_language_model(decoder):
     model, batch = make(None, DECODERS[decoder]).eval(), make_batch()
-    full, carried = model(batch.target[:, :-1]), model.start(None, batch.target)
+    full, state = model(batch.target[:, :-1]), model.start(None, batch.target)
     for t in range(batch.target.shape[1] - 1):
-        scores, carried = model.step(batch.target[:, t], carried)
+        scores, state = model.step(batch.target[:, t], state)
         torch.testing.assert_close(scores, full[:, t])
 
 
-def test_a_recurrent_language_model_goes_on_from_the_state_it_gave():
+def test_a_recurrent_language_model_continues_from_its_returned_state():
     model, batch = make(None, DECODERS["none"]).eval(), make_batch()
     batch.target[:] = torch.randint(4, 20, batch.target.shape)
     full = model.loss(batch)
@@ -168,18 +163,18 @@ def test_a_recurrent_language_model_goes_on_from_the_state_it_gave():
     torch.testing.assert_close(a.nll + b.nll, full.nll)
 
 
-def test_dot_attention_over_unequal_widths_names_the_projected_one():
+def test_dot_attention_over_unequal_widths_suggests_projected_attention():
     with pytest.raises(ShapeError, match="projected"):
         make({"kind": "recurrent", "width": 48}, {"kind": "recurrent", "attention": "dot"})
 
 
-def test_one_table_for_two_vocabularies_is_refused():
+def test_a_shared_embedding_for_two_vocabularies_is_refused():
     section = AutoregressiveOptions.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
     with pytest.raises(OptionError, match="joint tokenizer"):
         build(section, 20, 30)
 
 
-def test_bahdanau_alone_is_no_language_model():
+def test_a_bahdanau_decoder_without_an_encoder_is_refused():
     with pytest.raises(OptionError, match="attends to an encoder"):
         make(None, {"kind": "bahdanau"})
 
@@ -199,7 +194,7 @@ def test_flops_of_a_recurrence_are_those_of_its_matrices():
     assert model.flops(1, T) == 2 * T * (4 * h * (d + h) + h * 20)
 
 
-def test_recurrent_weights_are_dropped_in_training_only_and_stay_themselves():
+def test_recurrent_weights_are_dropped_in_training_only_and_parameters_do_not_change():
     model = make(None, {"kind": "recurrent", "cell": "lstm", "dropout_weight": 0.5})
     batch, before = make_batch(), {n: p.clone() for n, p in model.named_parameters()}
     a, b = model.loss(batch).nll, model.loss(batch).nll
@@ -210,11 +205,11 @@ def test_recurrent_weights_are_dropped_in_training_only_and_stay_themselves():
     model.train()
     model.loss(batch).total.backward()
     grad = model.decoder.stack.layers[0].weight_hh_l0.grad
-    assert 0.3 < float((grad == 0).double().mean()) < 0.7  # a dropped weight learns nothing
+    assert 0.3 < float((grad == 0).double().mean()) < 0.7  # a dropped weight has no gradient
 
 
 class Shifted(torch.nn.Module):
-    """A wrapper such as LoRA, with the weight of what it wraps in the open."""
+    """A wrapper such as LoRA that exposes the weight of the wrapped layer."""
 
     def __init__(self, base):
         super().__init__()
@@ -229,7 +224,7 @@ class Shifted(torch.nn.Module):
 @pytest.mark.parametrize("agreement", [0.0, 3.0])
 @pytest.mark.parametrize("change", ["wrapper", "hook"])
 @pytest.mark.parametrize("where", ["output", "embedding"])
-def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where, change, agreement):
+def test_wrappers_and_hooks_on_the_output_or_the_embedding_affect_the_loss(where, change, agreement):
     model, batch = make(None, DECODERS["transformer"]), make_batch()
     before = model.loss(batch, 0.1, agreement=agreement).total
     owner, name = (model.output, "projection") if where == "output" else (model.target, "table")
@@ -240,22 +235,22 @@ def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where
     result = model.loss(batch, 0.1, agreement=agreement)
     labels = batch.target[:, 1:]
     scores = model(batch.target[:, :-1])[labels != 0]
-    want = torch.nn.functional.cross_entropy(
+    expected = torch.nn.functional.cross_entropy(
         scores, labels[labels != 0], label_smoothing=0.1, reduction="sum"
     )
-    torch.testing.assert_close(result.total, want)  # without dropout both readings agree
+    torch.testing.assert_close(result.total, expected)  # without dropout both passes agree
     torch.testing.assert_close(
         result.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum")
     )
     assert result.tokens == len(scores) and not torch.allclose(result.total, before)
 
 
-def test_dropped_words_of_a_wrapped_table_are_zeros():
+def test_dropped_embeddings_of_a_wrapped_table_are_zeros():
     embedding = Embedding(20, 6, embedding_dropout=0.5)
     embedding.table = Shifted(embedding.table)
     tokens = torch.arange(20).repeat(3, 1)
     torch.manual_seed(3)
     result = embedding(tokens)
-    gone = (result == 0).all(-1)
-    assert bool((gone == gone[:1]).all()) and 0 < int(gone[0].sum()) < 20
-    torch.testing.assert_close(result[~gone], 2 * embedding.table(tokens)[~gone])
+    dropped = (result == 0).all(-1)
+    assert bool((dropped == dropped[:1]).all()) and 0 < int(dropped[0].sum()) < 20
+    torch.testing.assert_close(result[~dropped], 2 * embedding.table(tokens)[~dropped])

@@ -43,7 +43,7 @@ def test_the_bundled_models_are_small_and_have_complete_cards(monkeypatch):
         )  # regard quantize --publish
 
 
-def test_a_name_can_be_given_for_a_folder(models):
+def test_a_model_can_be_loaded_by_name(models):
     entry = catalog.known_models()["tiny"]
     assert entry.folder == models / "tiny" and entry.into == ("de", "en", "fr") and entry.default
     assert entry.card == "# Tiny\nNothing to see.\n"
@@ -51,7 +51,7 @@ def test_a_name_can_be_given_for_a_folder(models):
     assert load("tiny").card == load(models / "tiny").card
 
 
-def test_a_local_folder_of_that_name_wins(models, tmp_path):
+def test_a_local_folder_of_the_same_name_has_priority(models, tmp_path):
     assert find_model("tiny") == models / "tiny"
     shutil.copytree(models / "tiny", tmp_path / "tiny")
     assert str(find_model("tiny")) == "tiny" and str(find_model("./models/other")) == "models/other"
@@ -60,7 +60,7 @@ def test_a_local_folder_of_that_name_wins(models, tmp_path):
         load("other")
 
 
-def test_it_is_the_default_of_its_task(models):
+def test_the_only_model_of_a_task_is_its_default(models):
     assert (
         default_model("translate")
         == default_model("align", "fr")
@@ -74,13 +74,13 @@ def test_it_is_the_default_of_its_task(models):
         regard.classify("good")
 
 
-def test_the_default_wins_over_others_and_a_fitting_one_over_the_default(models):
+def test_the_default_model_has_priority_unless_another_matches_the_languages(models):
     card = CARD.replace("default: true\n", "").replace("into: [de, en, fr]", "into: [es]")
     catalogued(models, "a", card)
     assert default_model("translate") == models / "tiny" and default_model("translate", "es") == models / "a"
 
 
-def test_models_of_other_tasks(models, monkeypatch):
+def test_a_model_of_another_task_is_the_default_of_that_task(models, monkeypatch):
     model_folders.classifier(models / "polarity")
     header = "about: x\ntask: classify\nlanguages: [en]\nlicense: CC0\n"
     (models / "polarity" / "card.md").write_text(f"---\n{header}---\n")
@@ -88,7 +88,7 @@ def test_models_of_other_tasks(models, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("card", "says"),
+    ("card", "message"),
     [
         ("# no header\n", "does not begin with a header between two lines of ---"),
         (CARD.replace("task: translate\n", ""), "the header of .*card.md: task: Field required"),
@@ -97,9 +97,9 @@ def test_models_of_other_tasks(models, monkeypatch):
         ("---\n---\n---\n", "does not begin|: it: |header of"),
     ],
 )
-def test_a_wrong_card_is_one_sentence(models, card, says):
+def test_a_wrong_card_is_an_error_of_one_sentence(models, card, message):
     (models / "tiny" / "card.md").write_text(card)
-    with pytest.raises(FolderError, match=says):
+    with pytest.raises(FolderError, match=message):
         catalog.known_models()
 
 

@@ -1,4 +1,4 @@
-"""The loss in pieces is torch's cross-entropy, and never holds all scores at once."""
+"""The chunked loss equals torch's cross-entropy and never holds the full logits."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from regard.models.chunked_loss import cross_entropy
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("room", [1 << 22, 64])
-def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monkeypatch):
+def test_the_chunked_loss_and_its_gradients_equal_torchs_cross_entropy(smoothing, room, monkeypatch):
     monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cpu", room)
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     w = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
@@ -38,8 +38,8 @@ def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monk
     assert result.tokens == int((labels != 0).sum())
 
 
-def test_the_way_without_counting_padding_gives_the_same():
-    """What a GPU runs: padding stays in and is multiplied by zero."""
+def test_the_gpu_path_that_multiplies_padding_by_zero_gives_the_same_loss():
+    """The GPU path: padding is kept and multiplied by zero."""
     x, w = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 8), (11, 8)))
     labels = torch.tensor([4, 0, 5, 0, 0, 6, 7, 8, 0])
     objective = chunked_loss.Objective(0.1)
@@ -53,7 +53,7 @@ def test_the_way_without_counting_padding_gives_the_same():
 
 
 @pytest.mark.parametrize("room", [1 << 22, 64])
-def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
+def test_two_passes_with_agreement_give_the_r_drop_loss(room, monkeypatch):
     monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cpu", room)
     x, w, b = (
         torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 5, 8), (11, 8), (11,))
@@ -81,7 +81,7 @@ def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
 
 
 def plain(x, w, b, labels, smoothing, agreement):
-    """The loss as it is written down, of readings (2, rows, D) or (1, rows, D)."""
+    """The loss by its definition, for features of two passes (2, rows, D) or of one (1, rows, D)."""
     logs, real = torch.log_softmax(x @ w.T + b, -1), labels != 0
     total = 0.0
     for reading in logs:
@@ -100,9 +100,7 @@ def leaves(readings):
     )
 
 
-@pytest.mark.parametrize(
-    "counted", [True, False]
-)  # padding left out beforehand, or kept and multiplied by zero
+@pytest.mark.parametrize("counted", [True, False])  # padding removed first, or kept and multiplied by zero
 @pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 5.0)])
 def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement, counted):
     (x, w, b), labels = leaves(2 if agreement else 1)
@@ -153,7 +151,7 @@ def test_frozen_features_or_weights_have_second_derivatives_too():
 
 
 @pytest.mark.parametrize("agreement", [0.0, 5.0])
-def test_torch_func_takes_the_plain_formula(agreement):
+def test_torch_func_uses_the_plain_formula(agreement):
     (x, w, b), labels = leaves(2)
     given = x if agreement else x[0]
 
@@ -162,7 +160,7 @@ def test_torch_func_takes_the_plain_formula(agreement):
 
     want = torch.autograd.grad(plain(x if agreement else x[:1], w, b, labels, 0.1, agreement), (w, b))
     torch.testing.assert_close(torch.func.grad(ours, (1, 2))(given, w, b, labels), want)
-    rows = given.unsqueeze(-2)  # one word at a time
+    rows = given.unsqueeze(-2)  # one token at a time
     item = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(
         rows, w, b, labels[:, None]
     )
@@ -194,7 +192,7 @@ def test_no_tensor_of_batch_times_vocabulary_exists():
     assert seen.size <= chunked_loss.CHUNK_SCORES["cpu"] < 4000 * 8000
 
 
-def test_no_words_are_no_loss():
+def test_a_batch_without_tokens_has_zero_loss():
     result = cross_entropy(
         torch.randn(2, 3, 4, requires_grad=True), torch.randn(7, 4), torch.zeros(2, 3, dtype=torch.long)
     )
@@ -203,8 +201,8 @@ def test_no_words_are_no_loss():
 
 
 @pytest.mark.parametrize("agreement", [0.0, 5.0])
-def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agreement):
-    """p rounded to bfloat16 would be 1 and its gradient 0; it is rounded after the 1 is taken off."""
+def test_bfloat16_features_get_a_gradient_from_a_nearly_certain_correct_token(agreement):
+    """p rounded to bfloat16 would be 1 and its gradient 0, so 1 is subtracted before rounding."""
     w = torch.eye(4, dtype=torch.bfloat16)[:, :3].contiguous().requires_grad_()
     x = torch.tensor([[0.0, 7.0, 0.0]] * (2 if agreement else 1), dtype=torch.bfloat16)[
         :, None
@@ -219,7 +217,7 @@ def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agree
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("room", [1 << 27, 1 << 14])
-def test_on_a_gpu_in_bfloat16_it_is_close_to_the_exact_loss(smoothing, room, monkeypatch):
+def test_the_bfloat16_loss_on_a_gpu_is_close_to_the_exact_loss(smoothing, room, monkeypatch):
     monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cuda", room)
     x, w, b = (torch.randn(*size, device="cuda") * 0.3 for size in ((500, 64), (777, 64), (777,)))
     labels = torch.randint(0, 777, (500,), device="cuda")

@@ -1,6 +1,4 @@
-"""Classifiers: any encoder, any pooling; the loss is cross-entropy of the label; answers stand where their
-texts stood.
-"""
+"""Classifiers with any encoder and pooling: cross-entropy loss, and outputs in the order of the texts."""
 
 import numpy as np
 import pytest
@@ -109,7 +107,7 @@ def test_agreement_adds_half_the_mean_divergence_of_two_passes():
 
 
 @pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 3.0)])
-def test_no_texts_are_no_loss(smoothing, agreement):
+def test_a_batch_without_texts_has_zero_loss(smoothing, agreement):
     scores = torch.randn(0, 3, requires_grad=True)
     result = label_loss(scores, torch.zeros(0, dtype=torch.long), smoothing, agreement)
     assert (float(result.total.detach()), float(result.nll), result.tokens) == (0.0, 0.0, 0)
@@ -117,7 +115,7 @@ def test_no_texts_are_no_loss(smoothing, agreement):
     assert scores.grad.shape == (0, 3)
 
 
-def test_dropped_words_are_unknown_in_training_alone():
+def test_word_dropout_replaces_tokens_by_unk_in_training_only():
     model = make("embedding", "mean", word_dropout=0.5)
     tokens = torch.tensor([[5, 6, 7, 3]]).repeat(200, 1)
     assert model(tokens).var(0).max() < 1e-10
@@ -127,7 +125,7 @@ def test_dropped_words_are_unknown_in_training_alone():
     assert unknown[3] == 0 and (unknown[:3] - 0.5).abs().max() < 0.15
 
 
-def test_a_saved_classifier_answers_as_before(tmp_path):
+def test_a_saved_classifier_gives_the_same_scores(tmp_path):
     model = make("transformer", {"kind": "attention"})
     save(
         tmp_path / "m",
@@ -160,7 +158,7 @@ def model_config():
     return ClassifierOptions.model_validate(section).model_dump()
 
 
-def test_operations_grow_with_the_text_and_parts_are_counted():
+def test_flops_grow_with_the_text_and_parameters_are_counted_by_part():
     model = make("text-cnn")
     assert model.flops(20, 2) > model.flops(10, 2) == model.flops(10, 7)
     assert set(model.parameters_by_part()) == {"source", "encoder", "head"}

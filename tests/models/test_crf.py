@@ -1,4 +1,4 @@
-"""The forward algorithm and Viterbi against counting out every path, in float64."""
+"""The forward algorithm and Viterbi against enumeration of all paths, in float64."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TAGS = {
 SCHEMES: dict[str, Scheme] = {"bio": BIO, "iobes": IOBES, "io": IO}
 
 
-def drawn(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Transitions]:
-    """Emissions with nonsense behind the ends, lengths, and steps."""
+def random_inputs(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Transitions]:
+    """Random emissions (also in the padding), lengths, and transitions."""
     draw = torch.Generator().manual_seed(seed)
     normal = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64)  # noqa: E731
     emissions = normal(len(lengths), max(lengths), count)
@@ -42,26 +42,28 @@ def drawn(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Tr
     return emissions, torch.tensor(lengths), Transitions(normal(count), normal(count, count), normal(count))
 
 
-def scored(emissions: Tensor, path: tuple[int, ...], steps: Transitions) -> float:
-    """One path of one sentence, by the definition."""
+def score_of_path(emissions: Tensor, path: tuple[int, ...], steps: Transitions) -> float:
+    """Score of one path of one sentence, by the definition."""
     total = steps.start[path[0]] + steps.end[path[-1]] + sum(emissions[t, tag] for t, tag in enumerate(path))
     return float(total + sum(steps.between[a, b] for a, b in pairwise(path)))
 
 
-def counted(emissions: Tensor, steps: Transitions) -> dict[tuple[int, ...], float]:
+def scores_of_all_paths(emissions: Tensor, steps: Transitions) -> dict[tuple[int, ...], float]:
     """Every path of one sentence and its score."""
     return {
-        path: scored(emissions, path, steps)
+        path: score_of_path(emissions, path, steps)
         for path in product(range(emissions.shape[1]), repeat=len(emissions))
     }
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 10**6))
-def test_it_is_what_counting_every_path_gives(count: int, lengths: list[int], seed: int) -> None:
-    emissions, ends, steps = drawn(count, lengths, seed)
+def test_the_loss_and_the_best_path_equal_enumeration_of_all_paths(
+    count: int, lengths: list[int], seed: int
+) -> None:
+    emissions, ends, steps = random_inputs(count, lengths, seed)
     sums, (best, score) = log_sum(emissions, ends, steps), viterbi(emissions, ends, steps)
     for i, length in enumerate(lengths):
-        every = counted(emissions[i, :length], steps)
+        every = scores_of_all_paths(emissions[i, :length], steps)
         values = torch.tensor(list(every.values()), dtype=torch.float64)
         torch.testing.assert_close(sums[i], values.logsumexp(0))
         torch.testing.assert_close(score[i], values.max())
@@ -77,14 +79,14 @@ def test_it_is_what_counting_every_path_gives(count: int, lengths: list[int], se
 
 
 def test_probabilities_of_all_paths_add_up_to_one() -> None:
-    emissions, ends, steps = drawn(3, [4], 0)
+    emissions, ends, steps = random_inputs(3, [4], 0)
     paths = torch.tensor(list(product(range(3), repeat=4)))
     nll = negative_log_likelihood(emissions.expand(len(paths), -1, -1), paths, ends.expand(len(paths)), steps)
     torch.testing.assert_close((-nll).exp().sum(), torch.tensor(1.0, dtype=torch.float64))
 
 
 def test_the_gradient_is_right_and_padding_has_none() -> None:
-    emissions, ends, steps = drawn(3, [3, 1], 1)
+    emissions, ends, steps = random_inputs(3, [3, 1], 1)
     emissions = torch.where(emissions > 1e5, 0.5, emissions).requires_grad_()
     tags = torch.tensor([[0, 2, 1], [1, 0, 0]])
     parts = tuple(step.clone().requires_grad_() for step in steps)
@@ -99,9 +101,11 @@ def test_the_gradient_is_right_and_padding_has_none() -> None:
 @given(
     st.sampled_from(sorted(TAGS)), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6)
 )
-def test_no_path_breaks_its_scheme_whatever_the_scores(name: str, lengths: list[int], seed: int) -> None:
+def test_the_best_path_follows_the_tag_scheme_for_any_scores(
+    name: str, lengths: list[int], seed: int
+) -> None:
     tags, scheme = TAGS[name], SCHEMES[name]
-    emissions, ends, learned = drawn(len(tags), lengths, seed)
+    emissions, ends, learned = random_inputs(len(tags), lengths, seed)
     for steps in (rules(tags, scheme).like(emissions), learned + rules(tags, scheme).like(emissions)):
         best, score = viterbi(emissions, ends, steps)
         assert torch.isfinite(score).all()
@@ -109,45 +113,45 @@ def test_no_path_breaks_its_scheme_whatever_the_scores(name: str, lengths: list[
             assert scheme.problems([tags[i] for i in row[:length]]) == []
 
 
-def test_the_rules_follow_from_the_tags() -> None:
+def test_the_allowed_transitions_follow_from_the_tags() -> None:
     steps = rules(["O", "B-A", "I-A"])
     assert steps.start.tolist() == [0, 0, -torch.inf]
     assert steps.between.tolist() == [[0, 0, -torch.inf], [0, 0, 0], [0, 0, 0]]
     assert steps.end.tolist() == [0, 0, 0]
 
 
-def test_training_under_rules_gives_forbidden_steps_no_weight_and_no_nan() -> None:
-    tags = ["O", "I-B", "B-A", "I-A"]  # nothing leads to I-B
-    emissions, ends, _ = drawn(4, [3], 2)
+def test_forbidden_transitions_have_zero_probability_and_cause_no_nan() -> None:
+    tags = ["O", "I-B", "B-A", "I-A"]  # no transition leads to I-B
+    emissions, ends, _ = random_inputs(4, [3], 2)
     crf = CRF(4).double()
     steps = crf.transitions + rules(tags).like(emissions).at_least(-1e4)
     nll = negative_log_likelihood(emissions, torch.tensor([[0, 2, 3]]), ends, steps)
     legal = [path for path in product(range(4), repeat=3) if not BIO.problems([tags[i] for i in path])]
     values = torch.tensor(
-        [scored(emissions[0], path, zero_transitions(4).like(emissions)) for path in legal],
+        [score_of_path(emissions[0], path, zero_transitions(4).like(emissions)) for path in legal],
         dtype=torch.float64,
     )
-    right = scored(emissions[0], (0, 2, 3), zero_transitions(4).like(emissions))
+    right = score_of_path(emissions[0], (0, 2, 3), zero_transitions(4).like(emissions))
     assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - right)
     nll.sum().backward()
     for p in crf.parameters():
         assert p.grad is not None and torch.isfinite(p.grad).all()
 
 
-def test_tags_that_no_single_word_can_have_are_refused() -> None:
+def test_tag_sets_without_a_valid_one_word_path_are_refused() -> None:
     with pytest.raises(DataError, match="no single word"):
         check_rules(["B-A", "E-A"], rules(["B-A", "E-A"]))
     check_rules(["O", "B-A", "E-A"], rules(["O", "B-A", "E-A"]))
 
 
-def test_a_sentence_without_words_has_one_path_of_score_0() -> None:
-    emissions, lengths, steps = drawn(3, [2, 0], 1)
+def test_an_empty_sentence_has_one_path_of_score_0() -> None:
+    emissions, lengths, steps = random_inputs(3, [2, 0], 1)
     tags = torch.tensor([[1, 2], [2, 2]])
     assert float(path_score(emissions, tags, lengths, steps)[1]) == 0
     assert float(negative_log_likelihood(emissions, tags, lengths, steps)[1]) == 0
     alone = path_score(emissions[:1], tags[:1], lengths[:1], steps)
     torch.testing.assert_close(path_score(emissions, tags, lengths, steps)[:1], alone)
-    none_at_all = negative_log_likelihood(emissions[:, :0], tags[:, :0], torch.tensor([0, 0]), steps)
-    assert none_at_all.tolist() == [0, 0]
+    empty = negative_log_likelihood(emissions[:, :0], tags[:, :0], torch.tensor([0, 0]), steps)
+    assert empty.tolist() == [0, 0]
     best, _ = viterbi(emissions, lengths, steps)
     assert best[1].tolist() == [0, 0]

@@ -1,4 +1,4 @@
-"""Which model a call uses: an object, a folder or the default; and in which order the arguments come."""
+"""Which model a call uses (an object, a folder or the default), and the order of arguments."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_folder_a_path_an_object_and_the_default_give_the_same(name, place, monkeypatch):
+def test_a_folder_a_path_an_object_and_the_default_give_equal_results(name, place, monkeypatch):
     call, folder = getattr(regard, name), place / name
     expected = call(*CALLS[name], load(folder))
     assert len(expected) == 2
@@ -66,7 +66,7 @@ def test_one_text_has_one_result(name, place):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkeypatch, tmp_path):
+def test_without_a_model_the_error_says_how_to_name_or_train_one(name, monkeypatch, tmp_path):
     monkeypatch.delenv("REGARD_MODEL", raising=False)
     monkeypatch.setattr(catalog, "BUNDLED", tmp_path)
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkey
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_old_order_is_refused_with_a_sentence(name, place):
+def test_swapped_arguments_are_refused_with_the_right_order(name, place):
     with pytest.raises(OptionError, match="texts come first|the model comes second"):
         getattr(regard, name)(load(place / name), *CALLS[name])
 
@@ -92,7 +92,7 @@ def test_a_folder_before_its_texts_is_refused(place):
         regard.translate("b", place / "none")
 
 
-def test_a_folder_is_loaded_once_and_again_when_it_changes(place, tmp_path, monkeypatch):
+def test_a_folder_is_cached_until_it_changes(place, tmp_path, monkeypatch):
     folder, loads = tmp_path / "run", []
     shutil.copytree(place / "translate", folder / "model")
     monkeypatch.setattr(default, "load", lambda path: loads.append(path) or load(path))
@@ -117,31 +117,31 @@ def test_a_folder_is_loaded_once_and_again_when_it_changes(place, tmp_path, monk
     assert len(loads) == 5
 
 
-def test_the_default_is_looked_up_when_it_is_needed(monkeypatch, tmp_path):
+def test_the_default_model_is_resolved_lazily(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_MODEL", os.fspath(tmp_path))
     assert default_model("classify") == tmp_path
-    assert as_model(load, "classify") is load  # an object is taken as it is
+    assert as_model(load, "classify") is load  # an object is returned unchanged
 
 
 @pytest.mark.parametrize(
-    ("target", "to", "says"),
+    ("target", "to", "message"),
     [
         ("de", "fr", "translates into 'de' only, got to='fr'"),
         (None, "de", "does not say which language it translates into, so to='de' cannot be checked"),
-        ("2", "de", "does not say which language"),  # the number of a column
+        ("2", "de", "does not say which language"),  # a column number, not a language
         ("de", "", "to is the name of a language, such as 'de', got ''"),
     ],
 )
-def test_another_language_than_the_model_s_own_is_refused(place, target, to, says):
+def test_a_target_language_other_than_that_of_the_model_is_refused(place, target, to, message):
     model = load(place / "translate")
     model.card = {"recipe": {"data": {"target": target}}}
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         regard.translate("hello", model, to)
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         regard.translate("hello", regard.Ensemble([model]), to=to)
 
 
-def test_the_model_s_own_language_is_accepted(place):
+def test_the_target_language_of_the_model_is_accepted(place):
     model = load(place / "translate")
     model.card = {"recipe": {"data": {"target": "de"}}}
     assert regard.translate("hello", model, to="DE") == regard.translate("hello", model)

@@ -1,4 +1,4 @@
-"""A text is one vector of length 1, whatever it is batched with, and learns to find its partner."""
+"""Embedder: unit vectors that do not depend on the batch, and training on pairs."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.search.small import TEXTS, embedder
 
 
 def batch(pairs):
-    """Rows of token numbers as a trainer hands them over."""
+    """A batch of token ids as the trainer makes it."""
     fill = lambda rows: torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)  # noqa: E731
     lengths = lambda rows, less: torch.tensor([len(row) - less for row in rows])  # noqa: E731
     sources, targets = [[*a, EOS] for a, _ in pairs], [[BOS, *b, EOS] for _, b in pairs]
@@ -30,9 +30,9 @@ PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14, 15]), ([16], [17, 18, 19])
 @pytest.mark.parametrize("prepend_bos", [False, True])
 def test_the_loss_is_infonce_in_both_directions(prepend_bos):
     model = embedder(prepend_bos=prepend_bos, temperature=0.1)
-    front = [BOS] if prepend_bos else []
+    prefix = [BOS] if prepend_bos else []
     x, y = (
-        torch.cat([model.encode(torch.tensor([[*front, *pair[side], EOS]])) for pair in PAIRS])
+        torch.cat([model.encode(torch.tensor([[*prefix, *pair[side], EOS]])) for pair in PAIRS])
         for side in (0, 1)
     )
     scores = (x @ y.T / 0.1).detach().double()
@@ -43,7 +43,7 @@ def test_the_loss_is_infonce_in_both_directions(prepend_bos):
     assert result.tokens == 3
 
 
-def test_smoothing_spreads_over_the_possible_partners():
+def test_label_smoothing_changes_the_loss_but_not_the_nll():
     model = embedder()
     plain, smooth = model.loss(batch(PAIRS)), model.loss(batch(PAIRS), 0.1)
     assert float(smooth.nll) == pytest.approx(float(plain.nll))
@@ -51,13 +51,11 @@ def test_smoothing_spreads_over_the_possible_partners():
     assert torch.isfinite(model.loss(batch([*PAIRS, PAIRS[0]]), 0.1).total)
 
 
-def test_the_same_text_twice_is_no_wrong_answer():
-    """Two rows with one source: neither is the other's negative, so their loss is that of a batch without the
-    other.
-    """
+def test_rows_with_the_same_source_are_not_negatives():
+    """Two rows with the same source are not negatives of each other, so the loss is 0."""
     model = embedder()
-    twice = [PAIRS[0], (PAIRS[0][0], PAIRS[1][1])]
-    assert float(model.loss(batch(twice)).total) == pytest.approx(0.0, abs=1e-6)
+    same_source = [PAIRS[0], (PAIRS[0][0], PAIRS[1][1])]
+    assert float(model.loss(batch(same_source)).total) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_vectors_have_length_one_and_do_not_depend_on_the_batch():
@@ -71,7 +69,7 @@ def test_vectors_have_length_one_and_do_not_depend_on_the_batch():
     assert torch.allclose(together.norm(dim=1), torch.ones(len(rows)))
 
 
-def test_every_model_that_reads_lends_its_encoder():
+def test_an_embedder_can_use_the_encoder_of_any_model():
     model = embedder(pooling={"kind": "max"})
     other = torch.nn.Module()
     other.source, other.encoder, other.pooling = model.source, model.encoder, model.pooling
@@ -83,7 +81,7 @@ def test_every_model_that_reads_lends_its_encoder():
         Embedder.of(torch.nn.Linear(2, 2))
 
 
-def test_a_fingerprint_is_kept_by_a_folder_and_lost_by_any_change(tmp_path):
+def test_saving_keeps_the_fingerprint_and_any_change_of_weights_changes_it(tmp_path):
     model = embedder()
     save(tmp_path / "m", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
     again = load(tmp_path / "m")
@@ -94,16 +92,14 @@ def test_a_fingerprint_is_kept_by_a_folder_and_lost_by_any_change(tmp_path):
     assert embedder(seed=2).fingerprint() != model.fingerprint()
 
 
-def test_training_on_pairs_brings_partners_together(tmp_path):
-    """The words of the second text are those of the first, spelled in capitals: nothing tells them but
-    training.
-    """
+def test_training_on_pairs_makes_the_right_partner_rank_first(tmp_path):
+    """The second text is the first in capitals; its tokens differ, so only training can relate them."""
     words = ["red", "green", "blue", "cat", "dog", "fish", "runs", "sits", "eats", "here", "there", "now"]
     draw = np.random.default_rng(1)
     lines = [" ".join(draw.choice(words, 4)) for _ in range(400)]
-    for name, some in (("train", lines[:360]), ("test", lines[360:])):
+    for name, part in (("train", lines[:360]), ("test", lines[360:])):
         (tmp_path / f"{name}.tsv").write_text(
-            "".join(f"{line}\t{line.upper()}\n" for line in some), encoding="utf-8"
+            "".join(f"{line}\t{line.upper()}\n" for line in part), encoding="utf-8"
         )
     recipe = {
         "name": "pairs", "task": "embed", "seed": 1,
@@ -118,5 +114,5 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     from regard.evaluation.retrieval import pair_retrieval
     from regard.pipelines.embed import embed
 
-    vectors = pair_retrieval(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
-    assert vectors["mrr"] > 0.8
+    metrics = pair_retrieval(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
+    assert metrics["mrr"] > 0.8

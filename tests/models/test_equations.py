@@ -1,4 +1,4 @@
-"""Rows 27 to 30 and 44, each against a few lines of plain arithmetic on the model's own numbers.
+"""Rows 27 to 30 and 44, each against a few lines of plain arithmetic on the weights of the model.
 
 Covers cross_attention.py and decoder.py.
 """
@@ -19,7 +19,7 @@ SOFTMAX = torch.nn.functional.softmax
 
 
 def cell_of(kind, w, h, x):
-    """One step of a cell from its matrices, as its paper has it; h is (h,) or (h, c)."""
+    """One step of a recurrent cell by its published equations; h is (h,) or (h, c)."""
     gates_x, gates_h = w["weight_ih_l0"] @ x + w["bias_ih_l0"], w["weight_hh_l0"] @ h[0] + w["bias_hh_l0"]
     if kind == "rnn":
         return (torch.tanh(gates_x + gates_h),)
@@ -32,9 +32,9 @@ def cell_of(kind, w, h, x):
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def vector(words, word):
-    """The vector a word is read as: its row times √dim."""
-    return words.table.weight[word].detach() * 32**0.5
+def vector(embedding, token):
+    """The scaled embedding of a token: its row times √dim."""
+    return embedding.table.weight[token].detach() * 32**0.5
 
 
 def weights_of(layer):
@@ -45,11 +45,11 @@ def zeros(kind, n):
     return tuple(torch.zeros(n, dtype=torch.float64) for _ in range(2 if kind == "lstm" else 1))
 
 
-def read(kind, model, words):
+def read(kind, model, tokens):
     """y^e(1) … y^e(T^e) and the last state, by the definition."""
     w, state, result = weights_of(model.encoder.stack.layers[0]), zeros(kind, model.encoder.width), []
-    for word in words:
-        state = cell_of(kind, w, state, vector(model.source, word))
+    for token in tokens:
+        state = cell_of(kind, w, state, vector(model.source, token))
         result.append(state[0])
     return torch.stack(result), state
 
@@ -84,7 +84,7 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    look, Wo = model.decoder.attention, model.output.projection.weight
+    cross_attention, Wo = model.decoder.attention, model.output.projection.weight
     for b in range(3):
         ye, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
@@ -94,14 +94,16 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
             if attention == "dot":
                 ya = ye.T @ SOFTMAX(ye @ yd, 0)
             elif attention == "projected":
-                ya = (look.Wv.weight @ ye.T) @ SOFTMAX((look.Wk.weight @ ye.T).T @ (look.Wq.weight @ yd), 0)
+                ya = (cross_attention.Wv.weight @ ye.T) @ SOFTMAX(
+                    (cross_attention.Wk.weight @ ye.T).T @ (cross_attention.Wq.weight @ yd), 0
+                )
             else:
-                ya = ye.T @ SOFTMAX(ye @ (look.energy.W.T @ yd), 0)
+                ya = ye.T @ SOFTMAX(ye @ (cross_attention.energy.W.T @ yd), 0)
             torch.testing.assert_close(got[b, t], Wo @ torch.cat([yd, ya]))
 
 
 NORMALIZE = {
-    "none": lambda a: a,  # D's first form: the raw scores weigh the states
+    "none": lambda a: a,  # the first form of the lecture: raw scores as weights
     "softmax": lambda a: SOFTMAX(a, 0),
     "sigmoid": lambda a: 1 / (1 + torch.exp(-a)),
     "sparsemax": lambda a: torch.clamp(a - sparsemax_threshold(a), min=0),
@@ -228,16 +230,16 @@ def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
             )
 
 
-def both_directions(kind, model, words):
+def both_directions(kind, model, tokens):
     """h_j = [forward; backward] of a bidirectional encoder, each direction from its own end."""
     all_weights = weights_of(model.encoder.stack.layers[0])
     forward = {n: w for n, w in all_weights.items() if not n.endswith("_reverse")}
     backward = {n.removesuffix("_reverse"): w for n, w in all_weights.items() if n.endswith("_reverse")}
     sides = []
-    for w, order in ((forward, words), (backward, words.flip(0))):
+    for w, order in ((forward, tokens), (backward, tokens.flip(0))):
         state, result = zeros(kind, 16), []
-        for word in order:
-            state = cell_of(kind, w, state, vector(model.source, word))
+        for token in order:
+            state = cell_of(kind, w, state, vector(model.source, token))
             result.append(state[0])
         sides.append(torch.stack(result))
     return torch.cat([sides[0], sides[1].flip(0)], -1)

@@ -1,4 +1,4 @@
-"""A model folder: what was saved comes back, and what is damaged is said."""
+"""Model folders: saving and loading, and errors for damaged folders."""
 
 import json
 
@@ -40,16 +40,14 @@ def test_a_loaded_model_computes_the_same(tmp_path, section):
     model = write(tmp_path, **section)
     before = torch.random.get_rng_state()
     loaded = folders.load(tmp_path)
-    assert torch.equal(
-        before, torch.random.get_rng_state()
-    )  # loading draws nothing from the caller's generator
+    assert torch.equal(before, torch.random.get_rng_state())  # loading does not advance the global generator
     tokens = torch.tensor([model_ids(loaded, "ein Hund")])
     given = (tokens, tokens) if section["encoder"] else (tokens,)
     weights = model.state_dict()
     assert all(torch.equal(x, weights[name]) for name, x in loaded.state_dict().items())
     torch.testing.assert_close(
         loaded(*given), model(*given)
-    )  # where weights lie in memory may change the rounding
+    )  # memory alignment of the weights may change rounding
     assert (
         loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
     )
@@ -109,6 +107,6 @@ def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, damage, output):
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FolderError, match="nowhere"):
         folders.load(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Weights in int8: what is stored, what comes back, and what the engine makes of it."""
+"""Weights in int8: the stored file, restored weights, and the precision of the engine."""
 
 import pytest
 import torch
@@ -35,9 +35,8 @@ def test_restored_weights_give_the_same_integers_and_scales_in_the_arithmetic_of
     int8.restore(values, scale, restored)
     largest = restored.abs().amax(1)
     assert torch.equal(largest / 127, scale)
-    assert torch.equal(
-        (restored * (127 / largest)[:, None]).round(), values.float()
-    )  # pack_int8 of engine.cpp
+    # As pack_int8 of engine.cpp computes it.
+    assert torch.equal((restored * (127 / largest)[:, None]).round(), values.float())
     again = int8.quantize(restored)
     assert torch.equal(again[0], values) and torch.equal(again[1], scale)
 
@@ -77,7 +76,7 @@ def test_a_folder_in_int8_is_loaded_with_restored_weights(folders):
             different += 1
         else:
             assert torch.equal(q, p), name
-    assert different == 4  # the feed-forward matrices of both sides; the others are small
+    assert different == 4  # the feed-forward matrices of encoder and decoder; the others are too small
 
 
 def test_the_engine_computes_in_int8_by_default(folders):
@@ -87,8 +86,8 @@ def test_the_engine_computes_in_int8_by_default(folders):
     assert regard.fast(small).precision == "int8" and regard.fast(plain).precision == "float32"
     assert regard.fast(small, "float32").precision == "float32"
     texts = ["Tom is here.", "a b c", "9"]
-    found = regard.translate(texts, regard.fast(small), "de", beam=2)
-    assert found == regard.translate(texts, regard.fast(small, "int8"), "de", beam=2)
+    translations = regard.translate(texts, regard.fast(small), "de", beam=2)
+    assert translations == regard.translate(texts, regard.fast(small, "int8"), "de", beam=2)
 
 
 def drop(tensors):
@@ -108,7 +107,7 @@ def half(tensors):
 
 
 @pytest.mark.parametrize(
-    ("edit", "says"),
+    ("edit", "message"),
     [
         (drop, "as torch.int8, which is not a dtype of weights"),
         (short, r"holds 512 rows of 'decoder.layers.0.feed.W1.weight' and \(3,\) scales"),
@@ -116,10 +115,10 @@ def half(tensors):
         (half, "with scales in torch.float16, and int8 with float32 is expected"),
     ],
 )
-def test_a_damaged_file_is_refused(folders, edit, says):
+def test_a_damaged_file_is_refused(folders, edit, message):
     path = folders[1] / "model.safetensors"
     tensors = load_file(path)
     edit(tensors)
     save_file(tensors, path)
-    with pytest.raises(FolderError, match=says):
+    with pytest.raises(FolderError, match=message):
         load(folders[1])

@@ -1,6 +1,4 @@
-"""Tests of options.py and attention_options.py: blocks are chosen by kind from registries, as they are at the
-time.
-"""
+"""Tests of options.py and attention_options.py: blocks are looked up by kind in registries."""
 
 from typing import Literal
 
@@ -29,7 +27,7 @@ def test_a_kind_alone_is_short_for_its_block_where_that_is_allowed():
         EncoderOptions.model_validate("text-cnn")
 
 
-def test_an_error_names_the_kind_the_key_and_the_kinds_there_are():
+def test_an_error_names_the_kind_the_key_and_the_available_kinds():
     with pytest.raises(ValidationError) as error:
         ModelOptions.model_validate({"kind": "classifier", "pooling": {"kind": "attention", "head": 2}})
     assert error.value.errors()[0]["loc"] == ("classifier", "pooling", "attention", "head")
@@ -39,7 +37,7 @@ def test_an_error_names_the_kind_the_key_and_the_kinds_there_are():
         TransformerOptions(energy="linear")
 
 
-def test_what_is_registered_later_is_known_at_once_and_what_is_removed_is_not():
+def test_registering_and_removing_a_kind_takes_effect_at_once():
     @POOLINGS.add("first")
     class First(PoolingOptions):
         kind: Literal["first"] = "first"
@@ -53,7 +51,7 @@ def test_what_is_registered_later_is_known_at_once_and_what_is_removed_is_not():
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_dumped_model_block_is_read_back_as_it_was(kind):
+def test_a_dumped_model_block_is_read_back_unchanged(kind):
     block = ModelOptions.model_validate({"kind": kind})
     assert ModelOptions.model_validate(block.model_dump()) == block
 

@@ -1,7 +1,7 @@
 """Rows 23, 24 and 31: encoders, poolings and classifiers against torch's own layers with the same weights.
 
 Covers encoder.py, pooling.py and classifier.py. Every text of a batch is also computed alone by the peer, so
-padding has no influence.
+an influence of padding would be detected.
 """
 
 import pytest
@@ -22,7 +22,7 @@ def seed():
 
 
 def make(encoder, pooling, **more):
-    """A classifier in float64 that reads embeddings as they are."""
+    """A classifier in float64 with unscaled embeddings."""
     section = {"kind": "classifier", "dim": DIM, "dropout": 0.0, "encoder": encoder, "pooling": pooling}
     more = {"scale_embeddings": False, **more}
     model = build({**section, **more}, VOCAB, LABELS + 4).double().eval()
@@ -32,7 +32,7 @@ def make(encoder, pooling, **more):
 
 
 def texts():
-    """Token ids (3, 9); the padding behind the end of a text is random too, so that it would be noticed."""
+    """Token ids (3, 9); padding is random, so that an influence would be detected."""
     return torch.randint(4, VOCAB, (3, 9))
 
 
@@ -55,7 +55,7 @@ def largest_difference(model, vector_by_peer, head=None):
 
 
 def torch_attention(pooling):
-    """nn.MultiheadAttention with the weights of an attention pooling; it has an output map, here identity."""
+    """nn.MultiheadAttention with the weights of an attention pooling and an identity output projection."""
     ours, peer = (
         pooling.attention,
         nn.MultiheadAttention(DIM, pooling.attention.heads, batch_first=True).double(),
@@ -71,7 +71,7 @@ def torch_attention(pooling):
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "max"])
-def test_bags_of_words_are_those_of_embedding_bag(kind):
+def test_bag_of_words_poolings_equal_torchs_embedding_bag(kind):
     model = make({"kind": "embedding"}, kind)
     bag = nn.EmbeddingBag.from_pretrained(model.source.table.weight.detach(), mode=kind)
     tokens = texts()
@@ -95,7 +95,7 @@ def test_attention_pooling_is_torchs_multihead_attention_of_learned_queries(head
     assert largest_difference(model, torch_attention(model.pooling)) < 1e-10
 
 
-def test_attention_pooling_with_an_additive_energy_is_yang_et_al():
+def test_attention_pooling_with_an_additive_energy_equals_yang_et_al():
     model = make({"kind": "embedding"}, {"kind": "attention", "energy": "additive"})
     heads = model.pooling.attention
     named = {name: p.squeeze(0) for name, p in heads.energy.named_parameters()}

@@ -1,4 +1,4 @@
-"""Poolings: what each is, that padding never counts, and that attention's weights can be seen."""
+"""Poolings: their formulas, no influence of padding, and watched attention weights."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def states(batch=3, length=5):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_padding_never_counts_and_the_width_is_what_it_says(name):
+def test_padding_has_no_influence_and_the_width_is_as_declared(name):
     pooling = POOLINGS[name]().double()
     x, lengths = states(), torch.tensor([5, 3, 1])
     together = pooling(Memory(x, lengths))
@@ -47,18 +47,18 @@ def test_padding_never_counts_and_the_width_is_what_it_says(name):
         alone = pooling(Memory(x[row : row + 1, :length], None))
         torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-12, atol=1e-12)
     changed = x.clone()
-    changed[1, 3:] = torch.nan  # a state behind the end may be anything, also in the gradient
+    changed[1, 3:] = torch.nan  # NaN in padding must not reach output or gradient
     changed.requires_grad_()
-    if name not in ("mean", "sum", "concat"):  # which multiply by zero
+    if name not in ("mean", "sum", "concat"):  # these multiply padding by zero
         assert pooling(Memory(changed, lengths))[1].isfinite().all()
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_text_without_words_is_zeros(name):
+def test_an_empty_text_gives_zeros(name):
     pooling = POOLINGS[name]().double()
     result = pooling(Memory(states(2), torch.tensor([4, 0])))
     assert result[1].eq(0).all() and result[0].abs().sum() > 0
-    for lengths in (torch.tensor([0, 0]), None):  # all of them, with and without room for states
+    for lengths in (torch.tensor([0, 0]), None):  # empty texts, with and without padded positions
         assert pooling(Memory(states(2, 0), lengths)).equal(
             torch.zeros(2, pooling.width, dtype=torch.float64)
         )
@@ -67,15 +67,15 @@ def test_a_text_without_words_is_zeros(name):
 
 @pytest.mark.parametrize(
     "name", [name for name in POOLINGS if name != "additive"]
-)  # attend's tiles do not take an empty batch
+)  # tiled attention refuses an empty batch
 @pytest.mark.parametrize("length", [0, 5])
-def test_no_texts_are_no_vectors(name, length):
+def test_an_empty_batch_gives_no_vectors(name, length):
     pooling = POOLINGS[name]().double()
     for lengths in (torch.zeros(0, dtype=torch.long), None):
         assert pooling(Memory(states(0, length), lengths)).shape == (0, pooling.width)
 
 
-def test_each_is_its_formula():
+def test_each_pooling_equals_its_formula():
     x = states(1, 4)
     memory = Memory(x, None)
     torch.testing.assert_close(MeanPooling(WIDTH)(memory), x.mean(1))
@@ -84,12 +84,12 @@ def test_each_is_its_formula():
     torch.testing.assert_close(LastPooling(WIDTH)(memory), x[:, -1])
 
 
-def test_attention_is_a_weighted_mean_of_projected_states_and_regard_watches_it():
+def test_attention_pooling_is_a_weighted_mean_of_projected_states_and_can_be_watched():
     pooling = AttentionPooling(WIDTH, queries=2).double()
     x = states(1, 4)
     with regard.watch(pooling) as seen:
         out = pooling(Memory(x, None))
-    weights = seen["attention.cross"].weights(head=0)[0]  # (queries, words)
+    weights = seen["attention.cross"].weights(head=0)[0]  # (queries, tokens)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, dtype=torch.float64))
     torch.testing.assert_close((weights @ pooling.attention.Wv(x[0])).flatten(), out[0])
 
@@ -97,7 +97,7 @@ def test_attention_is_a_weighted_mean_of_projected_states_and_regard_watches_it(
 @pytest.mark.parametrize(
     "name", ["mean", "sum", "max", "attention", "additive", "bilinear in heads", "sparse"]
 )
-def test_the_order_of_the_states_does_not_matter(name):
+def test_order_invariant_poolings_ignore_the_order_of_states(name):
     pooling, x = POOLINGS[name]().double(), states(1)
     torch.testing.assert_close(
         pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)), rtol=1e-12, atol=1e-12
@@ -105,6 +105,6 @@ def test_the_order_of_the_states_does_not_matter(name):
 
 
 @pytest.mark.parametrize("name", ["last", "recurrent"])
-def test_the_order_of_the_states_does_matter(name):
+def test_last_and_recurrent_poolings_depend_on_the_order_of_states(name):
     pooling, x = POOLINGS[name]().double(), states(1)
     assert not torch.allclose(pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)))

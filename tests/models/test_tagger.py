@@ -1,4 +1,4 @@
-"""Taggers of every encoder: what they read, what they learn, and that no answer is ill formed.
+"""Taggers with every encoder: inputs, training, and well-formed outputs.
 
 Covers character_features.py.
 """
@@ -40,12 +40,12 @@ ENCODERS: dict[str, Any] = {
 }
 
 
-def made(
+def make_tagger(
     encoder: str = "recurrent", *, letters: bool = True, dtype: torch.dtype = torch.float64, **more: Any
 ) -> Tagger:
-    """A small tagger with its tokenizers, and no dropout unless wanted."""
+    """A small tagger with its tokenizers, without dropout by default."""
     characters = {"dim": 4, "width": 8, "kernel": 3} if letters else None
-    given = {
+    options = {
         "kind": "tagger",
         "dim": 20,
         "dropout": 0.0,
@@ -53,7 +53,7 @@ def made(
         "characters": characters,
         **more,
     }
-    config = TaggerOptions.model_validate(given).model_dump()
+    config = TaggerOptions.model_validate(options).model_dump()
     source = Tokenizer.train(
         [text for text, _ in ROWS], "word-characters" if letters else "word", 100, lowercase=True
     )
@@ -64,7 +64,7 @@ def made(
 
 
 def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
-    """Rows as the trainer hands them over."""
+    """A batch as the trainer makes it."""
     sources = [torch.tensor([*model.source_tokenizer.encode(text), EOS]) for text, _ in rows]
     targets = [torch.tensor([BOS, *model.target_tokenizer.encode(tags), EOS]) for _, tags in rows]
     pad = lambda many: torch.nn.utils.rnn.pad_sequence(many, batch_first=True, padding_value=PAD)  # noqa: E731
@@ -95,18 +95,18 @@ def test_rows_are_split_into_words_and_characters() -> None:
         ("!", [0, 0, 0, 0, 1, 0, 1]), ("A", [1, 0, 1, 0, 0, 0, 1]),
     ],
 )  # fmt: skip
-def test_the_shape_of_a_word_is_how_it_is_written(word: str, flags: list[int]) -> None:
+def test_the_shape_features_of_a_word(word: str, flags: list[int]) -> None:
     letters = torch.tensor([byte + 1 for byte in word.encode()] + [0, 0])
     assert word_shape(letters).int().tolist() == flags
 
 
-def test_letters_behind_the_end_of_a_word_change_nothing() -> None:
+def test_padding_after_the_last_character_of_a_word_changes_nothing() -> None:
     characters = CharacterFeatures(4, 6, 3).double()
     word = torch.tensor([[66, 67, 68]])
     torch.testing.assert_close(characters(word), characters(torch.nn.functional.pad(word, (0, 5))))
 
 
-def test_words_are_hidden_in_their_share_and_padding_never() -> None:
+def test_word_dropout_has_the_given_rate_and_skips_padding() -> None:
     words = torch.full((100, 100), 9)
     words[:, 50:] = PAD
     result = drop_words(words, 0.3)
@@ -117,7 +117,7 @@ def test_words_are_hidden_in_their_share_and_padding_never() -> None:
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
 @pytest.mark.parametrize(("letters", "crf"), [(True, True), (False, False)])
 def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool, crf: bool) -> None:
-    model = made(encoder, letters=letters, crf=crf, dtype=torch.float32).train()
+    model = make_tagger(encoder, letters=letters, crf=crf, dtype=torch.float32).train()
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(60):
         optimizer.zero_grad()
@@ -126,13 +126,13 @@ def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool
         optimizer.step()
     tagged = model.tag([text.split() for text, _ in ROWS])
     assert [" ".join(tags) for tags in tagged] == [tags for _, tags in ROWS]
-    assert model.training  # as it was before
+    assert model.training  # unchanged
 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
 @pytest.mark.parametrize("crf", [True, False])
 def test_the_other_sentences_of_a_batch_change_nothing(encoder: str, crf: bool) -> None:
-    model = made(encoder, crf=crf)
+    model = make_tagger(encoder, crf=crf)
     together = model.loss(batch(model, ROWS))
     alone = [model.loss(batch(model, [row])) for row in ROWS]
     torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).sum())
@@ -145,18 +145,16 @@ def test_the_other_sentences_of_a_batch_change_nothing(encoder: str, crf: bool) 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
 @pytest.mark.parametrize("crf", [True, False])
-def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str, crf: bool) -> None:
-    model = made(encoder, crf=crf)
-    wanted = torch.tensor([20.0 if name[0] == "I" else 0.0 for name in model.tags], dtype=torch.float64)
+def test_outputs_are_well_formed_even_if_the_scores_favour_invalid_tags(encoder: str, crf: bool) -> None:
+    model = make_tagger(encoder, crf=crf)
+    bias = torch.tensor([20.0 if name[0] == "I" else 0.0 for name in model.tags], dtype=torch.float64)
     with torch.no_grad():
-        model.output.bias.copy_(wanted)
+        model.output.bias.copy_(bias)
     sentences = [[f"word{i}", "London", "of"][:n] + ["x"] * (n - 3) for i, n in enumerate((1, 7, 3, 12, 0))]
     tagged = model.tag(sentences)
     assert [len(tags) for tags in tagged] == [1, 7, 3, 12, 0]
     assert all(model.scheme.problems(tags) == [] for tags in tagged)
-    assert any(
-        name[0] == "I" for tags in tagged for name in tags
-    )  # asked for, and given where a span was begun
+    assert any(name[0] == "I" for tags in tagged for name in tags)  # allowed inside a span
     words, letters, lengths = model.read(
         torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5])
     )
@@ -164,8 +162,8 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
     assert model.scheme.problems(greedy)
 
 
-def test_answers_stand_where_their_sentences_stood_however_they_are_batched() -> None:
-    model = made()
+def test_tags_have_the_order_of_the_sentences_with_any_batch_size() -> None:
+    model = make_tagger()
     sentences = [text.split() for text, _ in ROWS] * 3
     assert (
         model.tag(sentences, batch_tokens=30)
@@ -178,7 +176,7 @@ def test_an_unseen_word_is_recognised_by_its_characters() -> None:
     """Two unknown words get different scores; without characters they get the same."""
     scores: dict[bool, Tensor] = {}
     for letters in (True, False):
-        model = made(letters=letters)
+        model = make_tagger(letters=letters)
         rows = [torch.tensor([*model.source_tokenizer.encode(word), EOS]) for word in ("Zuse", "runs")]
         source = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         words, spelled, lengths = model.read(source, torch.tensor([len(row) for row in rows]))
@@ -188,8 +186,8 @@ def test_an_unseen_word_is_recognised_by_its_characters() -> None:
     torch.testing.assert_close(scores[False][0], scores[False][1])
 
 
-def test_a_word_of_the_vocabulary_is_one_in_any_case_but_its_letters_tell() -> None:
-    model = made()
+def test_case_does_not_change_the_word_id_but_changes_the_characters() -> None:
+    model = make_tagger()
     words, letters, _ = model.read(
         torch.tensor([[*model.source_tokenizer.encode("London LONDON"), EOS]]), torch.tensor([15])
     )
@@ -197,9 +195,9 @@ def test_a_word_of_the_vocabulary_is_one_in_any_case_but_its_letters_tell() -> N
     assert letters is not None and not torch.equal(letters[0, 0], letters[0, 1])
 
 
-def test_a_sentence_with_a_tag_never_trained_on_is_left_out_of_the_loss() -> None:
+def test_a_sentence_with_an_unknown_tag_is_left_out_of_the_loss() -> None:
     for crf in (True, False):
-        model = made(crf=crf)
+        model = make_tagger(crf=crf)
         known = model.loss(batch(model, ROWS[:2]))
         more = model.loss(batch(model, [*ROWS[:2], ("a b", "O B-NEW")]))
         torch.testing.assert_close(known.total, more.total)
@@ -207,35 +205,35 @@ def test_a_sentence_with_a_tag_never_trained_on_is_left_out_of_the_loss() -> Non
 
 
 def test_constrained_training_counts_only_well_formed_paths() -> None:
-    free, bound = (made(constrain=constrain) for constrain in (False, True))
-    bound.load_state_dict(free.state_dict())
-    rows = batch(free, ROWS)
-    assert float(bound.loss(rows).total.detach()) < float(free.loss(rows).total.detach())
-    assert torch.isinf(rules(bound.tags).between).any()
+    unconstrained, constrained = (make_tagger(constrain=constrain) for constrain in (False, True))
+    constrained.load_state_dict(unconstrained.state_dict())
+    rows = batch(unconstrained, ROWS)
+    assert float(constrained.loss(rows).total.detach()) < float(unconstrained.loss(rows).total.detach())
+    assert torch.isinf(rules(constrained.tags).between).any()
 
 
-def test_rows_whose_tags_are_too_few_are_named() -> None:
-    model = made()
+def test_a_row_with_too_few_tags_is_named() -> None:
+    model = make_tagger()
     with pytest.raises(DataError, match="row 0 has 2 words and 1 tags"):
         model.loss(batch(model, [("a b", "O")]))
 
 
-def test_a_crf_takes_no_smoothing() -> None:
-    model = made()
+def test_label_smoothing_with_a_crf_is_an_error() -> None:
+    model = make_tagger()
     with pytest.raises(OptionError, match="without a CRF"):
         model.loss(batch(model, ROWS), 0.1)
-    smooth = made(crf=False)
+    smooth = make_tagger(crf=False)
     assert smooth.loss(batch(smooth, ROWS), 0.1).total > 0
     assert smooth.loss(batch(smooth, ROWS), agreement=1.0).total > 0
 
 
-def test_letters_must_leave_room_for_the_word() -> None:
+def test_character_features_must_be_narrower_than_the_model() -> None:
     with pytest.raises(OptionError, match="leaves nothing of dim 20"):
-        made(characters={"dim": 4, "width": 20, "kernel": 3})
+        make_tagger(characters={"dim": 4, "width": 20, "kernel": 3})
 
 
-def test_spans_have_places_and_types() -> None:
-    model = made(dtype=torch.float32).train()
+def test_spans_have_positions_and_types() -> None:
+    model = make_tagger(dtype=torch.float32).train()
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(60):
         optimizer.zero_grad()
@@ -245,8 +243,8 @@ def test_spans_have_places_and_types() -> None:
 
 
 @pytest.mark.parametrize("letters", [True, False])
-def test_operations_grow_with_words_and_with_characters(letters: bool) -> None:
-    model = made("transformer", letters=letters, dtype=torch.float32)
+def test_flops_grow_with_words_and_with_characters(letters: bool) -> None:
+    model = make_tagger("transformer", letters=letters, dtype=torch.float32)
     ten = model.flops(11 + 50 * letters, 11)
     assert model.flops(21 + 100 * letters, 21) > 2 * ten  # attention is quadratic
     if letters:
@@ -255,16 +253,14 @@ def test_operations_grow_with_words_and_with_characters(letters: bool) -> None:
 
 
 @pytest.mark.parametrize("crf", [True, False])
-def test_training_for_recall_is_harder_on_what_is_missed_and_nowhere_else(crf: bool) -> None:
-    """The score of O counts 2 more where the gold is not O: the same as raising it by hand; validation knows
-    nothing of it.
-    """
-    plain, harder = made(crf=crf).train(), made(crf=crf, recall=2.0).train()
+def test_the_recall_margin_applies_to_entity_tokens_in_training_only(crf: bool) -> None:
+    """Training adds 2 to the score of O where the gold tag is not O, as a larger bias does."""
+    plain, harder = make_tagger(crf=crf).train(), make_tagger(crf=crf, recall=2.0).train()
     harder.load_state_dict(plain.state_dict())
     missed, empty = batch(plain, [("ada", "B-PER")]), batch(plain, [ROWS[3]])
     torch.testing.assert_close(harder.loss(empty).total, plain.loss(empty).total)
     with torch.no_grad():
-        raised = made(crf=crf).train()
+        raised = make_tagger(crf=crf).train()
         raised.load_state_dict(plain.state_dict())
         raised.output.bias[plain.tags.index("O")] += 2.0
     torch.testing.assert_close(harder.loss(missed).total, raised.loss(missed).total)

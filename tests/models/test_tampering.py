@@ -1,5 +1,4 @@
-"""Folders that were changed: checksums see it, and without checksums each change is refused with one
-sentence.
+"""Tampered folders: checksums detect a change, and without checksums each change is an error of one sentence.
 
 Covers config.py.
 """
@@ -43,7 +42,7 @@ def copied(tmp_path, translator):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "card.json", "config.json"])
-def test_a_flipped_bit_is_found_in_every_file(copied, name):
+def test_a_flipped_bit_is_detected_in_every_file(copied, name):
     folders.load(copied)
     flip(copied / name, -3)
     with pytest.raises(FolderError, match=f"{name} (is damaged: its SHA-256|cannot be read)"):
@@ -63,7 +62,7 @@ def test_a_file_is_hashed_once_and_again_when_it_changed(copied, tmp_path, monke
     assert hashed[4:] == ["card.json"]
 
 
-def test_a_cache_that_cannot_be_written_only_costs_time(copied, tmp_path, monkeypatch):
+def test_a_checksum_cache_that_cannot_be_written_is_not_an_error(copied, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     expected = folders.load(copied).state_dict()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
@@ -72,7 +71,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(copied, tmp_path, monkey
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused(copied, value):
+def test_nan_and_infinite_weights_are_refused(copied, value):
     change(copied, lambda tensors: next(iter(tensors.values())).view(-1).__setitem__(3, value))
     with pytest.raises(FolderError, match="holds NaN or infinity in '"):
         folders.load(copied)
@@ -135,7 +134,7 @@ def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering)
 
 
 @pytest.mark.parametrize("value", [None, 7, b"x", "", "a\0b", ["x"]])
-def test_a_folder_that_is_no_path_is_refused(value):
+def test_a_folder_argument_that_is_not_a_path_is_refused(value):
     for call in (folders.load, Index):
         with pytest.raises(OptionError, match="folder is a path"):
             call(value)

@@ -1,4 +1,4 @@
-"""The target language of multilingual models, in every way to use them."""
+"""The target language of multilingual models: API, engines, file jobs, alignment, evaluation, server."""
 
 import json
 
@@ -38,25 +38,29 @@ def model(folder):
 
 def test_the_language_is_a_token_in_front_of_the_source(model):
     assert target_languages(model) == ("de", "en", "fr")
-    found = regard.translate(ENGLISH, model, to="de")
-    assert found == regard.translate(f">>de<< {ENGLISH}", model) != regard.translate(ENGLISH, model, to="fr")
-    assert model.source_tokenizer.tokens(found.source_tokens)[0] == ">>de<<"
-    assert regard.translate(["", ENGLISH], model, to="de") == ["", found]
-    assert "".join(stream(ENGLISH, model, "de")) == found
+    translation = regard.translate(ENGLISH, model, to="de")
+    assert (
+        translation
+        == regard.translate(f">>de<< {ENGLISH}", model)
+        != regard.translate(ENGLISH, model, to="fr")
+    )
+    assert model.source_tokenizer.tokens(translation.source_tokens)[0] == ">>de<<"
+    assert regard.translate(["", ENGLISH], model, to="de") == ["", translation]
+    assert "".join(stream(ENGLISH, model, "de")) == translation
 
 
-def test_a_text_in_another_language_goes_into_english(model):
+def test_a_text_in_another_language_is_translated_into_english(model):
     assert add_target([GERMAN, FRENCH], model) == [f">>en<< {GERMAN}", f">>en<< {FRENCH}"]
     assert regard.translate(GERMAN, model) == regard.translate(GERMAN, model, to="en")
 
 
-def test_english_without_a_language_is_a_question(model):
-    says = (
+def test_english_text_without_a_target_language_is_an_error(model):
+    message = (
         r"translates into de, en, fr, and 'Where is the station\?' does not say into which; name the language"
     )
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         regard.translate(ENGLISH, model)
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         stream(ENGLISH, model)
     with pytest.raises(OptionError, match="begins with >>de<<, and to is 'fr'"):
         regard.translate(f">>de<< {ENGLISH}", model, to="fr")
@@ -64,14 +68,14 @@ def test_english_without_a_language_is_a_question(model):
         regard.translate(ENGLISH, model, to="es")
 
 
-def test_a_model_of_two_languages_needs_none(tmp_path):
+def test_a_model_of_two_languages_needs_no_target_language(tmp_path):
     model = load(multilingual(tmp_path / "two", languages=("de", "en")))
     assert add_target([ENGLISH, GERMAN, "2 + 2"[:0]], model) == [f">>de<< {ENGLISH}", f">>en<< {GERMAN}", ""]
     with pytest.raises(OptionError, match="does not say into which"):
         add_target(["17"], model)
 
 
-def test_models_of_one_direction_are_unchanged(model):
+def test_texts_for_models_of_one_direction_are_unchanged(model):
     class Plain:
         encode, source_tokenizer, card = None, None, {"recipe": {"data": {"target": "de"}}}
 
@@ -82,7 +86,7 @@ def test_models_of_one_direction_are_unchanged(model):
 @pytest.mark.parametrize(
     "make", [lambda model: regard.fast(model, "float32"), cuda_engine], ids=["cpp", "cuda"]
 )
-def test_the_engines_and_ensembles_read_the_same_token(tmp_path, make):
+def test_engines_and_ensembles_read_the_same_language_token(tmp_path, make):
     model = load(multilingual(tmp_path / "model", layer=TRANSFORMER))  # the CUDA engine runs on a CPU too
     decoder = make(model)
     assert target_languages(decoder) == target_languages(regard.Ensemble([decoder])) == ("de", "en", "fr")
@@ -90,7 +94,7 @@ def test_the_engines_and_ensembles_read_the_same_token(tmp_path, make):
     first, second = (
         regard.translate(ENGLISH, decoder, to, limits=limits).hypotheses[0].log_p for to in ("de", "fr")
     )
-    assert abs(first - second) > 1e-3  # the language matters
+    assert abs(first - second) > 1e-3  # the language changes the score
     for other in (model, regard.Ensemble([decoder])):
         (best,) = regard.translate(ENGLISH, other, "de", limits=limits).hypotheses
         assert best.log_p == pytest.approx(first, abs=1e-4)
@@ -100,25 +104,27 @@ def chunk(*texts):
     return Chunk(0, [Row(text, text) for text in texts], "")
 
 
-def test_a_file_job_adds_it_to_every_piece_of_a_line(folder, model):
+def test_a_file_job_adds_the_language_token_to_every_piece_of_a_line(folder, model):
     long = "Tom is here. " * 6
     job = make_job([folder], TranslateOptions(to="fr", output="-"))
-    whole, tagged = (
+    with_option, with_token = (
         job.translate(chunk(ENGLISH, long)),
         job.translate(chunk(f">>fr<< {ENGLISH}", f">>fr<< {long}")),
     )
-    assert [r.text for r in whole] == [r.text for r in tagged]
-    assert len(whole[1].pieces) > 1
-    assert whole[0].text == regard.translate(ENGLISH, model, to="fr")
-    limit = 40  # of the card
-    assert all(len(part.source_tokens) <= limit for part in whole[1].translations)
+    assert [r.text for r in with_option] == [r.text for r in with_token]
+    assert len(with_option[1].pieces) > 1
+    assert with_option[0].text == regard.translate(ENGLISH, model, to="fr")
+    limit = 40  # max_length in the card
+    assert all(len(part.source_tokens) <= limit for part in with_option[1].translations)
 
 
 def test_the_lines_of_a_file_have_one_language(folder, model):
     lines = [GERMAN, "Wir haben keine Zeit.", "Tom ist fair.", "", " ", "42"]
     tagged = add_target(lines, model, one_language=True)
     assert tagged == [f">>en<< {line}" if line.strip() else line for line in lines]
-    assert add_target([GERMAN, "42"], model)[1] == ">>en<< 42"  # a text that does not tell follows the others
+    assert (
+        add_target([GERMAN, "42"], model)[1] == ">>en<< 42"
+    )  # an ambiguous text gets the language of the others
     job = make_job([folder], TranslateOptions(output="-"))
     assert [r.text for r in job.translate(chunk(*lines))][:2] == regard.translate(lines[:2], model, "en")
     long = GERMAN + " 42! " * 20
@@ -127,7 +133,7 @@ def test_the_lines_of_a_file_have_one_language(folder, model):
     }
 
 
-def test_alignments_count_the_words_behind_the_token(folder):
+def test_alignments_do_not_count_the_language_token(folder):
     job = make_job([folder], TranslateOptions(to="fr", align=True, output="-"))
     (line,) = job.translate(chunk(ENGLISH))
     alignment = line.alignments[0]
@@ -136,13 +142,13 @@ def test_alignments_count_the_words_behind_the_token(folder):
 
 
 def test_align_guesses_the_language_of_the_translation(model):
-    given = regard.align(ENGLISH, GERMAN, model, to="de")
-    assert regard.align(ENGLISH, GERMAN, model) == given and max(i for i, _ in given) < 4
-    views = [
+    links = regard.align(ENGLISH, GERMAN, model, to="de")
+    assert regard.align(ENGLISH, GERMAN, model) == links and max(i for i, _ in links) < 4
+    aligners = [
         Aligner(model, model, TextPairs([ENGLISH], [GERMAN]), ViewChoice(), LinkSelection(), to)
         for to in (None, "de")
     ]
-    first, second = ([pair.links for pair in a([ENGLISH], [GERMAN], lambda n: None)] for a in views)
+    first, second = ([pair.links for pair in a([ENGLISH], [GERMAN], lambda n: None)] for a in aligners)
     assert first == second
     with pytest.raises(OptionError, match="got to='es'"):
         regard.align(ENGLISH, GERMAN, model, to="es")
@@ -157,22 +163,22 @@ def test_an_evaluation_uses_the_language_of_its_data(model, tmp_path):
     assert result.predictions == regard.translate([a for a, _ in rows], model, "de", strategy=Beam(2))
 
 
-def test_the_attention_maps_show_the_token(model):
+def test_attention_maps_include_the_language_token(model):
     (best,) = regard.translate(ENGLISH, model, to="fr", attention=True).hypotheses
     cross = best.attention.cross()
-    assert cross.shape[1] == len(model.source_tokenizer.encode(ENGLISH)) + 2  # the language and the end
+    assert cross.shape[1] == len(model.source_tokenizer.encode(ENGLISH)) + 2  # the language token and EOS
     torch.testing.assert_close(cross.sum(1), torch.ones(len(cross), dtype=cross.dtype))
     assert best.all_tokens[0] != BOS
 
 
-def test_a_text_in_the_target_language_is_mentioned_once(model, capsys, monkeypatch):
+def test_a_text_already_in_the_target_language_is_reported_once(model, capsys, monkeypatch):
     monkeypatch.setattr(target_language, "_warned", set())
     for text, to in ((ENGLISH, "de"), (GERMAN, None), (f">>de<< {GERMAN}", "de"), (GERMAN, "de")):
         regard.translate(text, model, to)
     assert capsys.readouterr().err == "regard: the text seems to be in 'de' already, the target language\n"
 
 
-def test_the_server_takes_a_language(model):
+def test_the_server_accepts_a_target_language(model):
     service = make_service(model, "several", RequestLimits(), workers=1)
     assert json.loads(service.example[1])["to"] == "de"
     expected, german = regard.translate(ENGLISH, model, "fr"), regard.translate(GERMAN, model, "en")

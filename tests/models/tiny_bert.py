@@ -1,4 +1,4 @@
-"""A small BERT with random weights, laid out as sentence-transformers lays out its models."""
+"""A small BERT with random weights, in the folder layout of sentence-transformers."""
 
 import pytest
 import torch

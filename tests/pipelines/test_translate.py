@@ -79,7 +79,9 @@ def test_forbidden_phrases_are_texts():
     word = translate(LINES[:1], model)[0].split()[0]
     tokens = model.target_tokenizer.encode(word)
     translations = translate(LINES, model, beam=3, nbest=3, constraints=Constraints(forbidden=[word]))
-    for h in (h for t in translations for h in t.hypotheses):
+    hypotheses = [h for t in translations for h in t.hypotheses]
+    assert len(hypotheses) == 3 * len(LINES)
+    for h in hypotheses:
         assert not any(h.tokens[i : i + len(tokens)] == tokens for i in range(len(h.tokens)))
 
 

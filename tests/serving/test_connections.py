@@ -99,17 +99,18 @@ def test_bytes_one_by_one_do_not_keep_a_connection_open(model):
     with running(GenerationService(model, "small", RequestLimits(idle=0.5), workers=1)) as client:
         sock = silent(client, 1, b"GET /health HTTP/1.1\r\n")[0]
         sock.settimeout(0.05)
-        begin = time.monotonic()
-        while time.monotonic() < begin + 20:
+        is_closed = False
+        for _ in range(400):  # one more line every 0.05 seconds
             try:
                 sock.sendall(b"x: y\r\n")
-                if sock.recv(1) == b"":
-                    break
+                is_closed = sock.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
+                is_closed = True
+            if is_closed:
                 break
-        assert time.monotonic() < begin + 15
+        assert is_closed
 
 
 def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):

@@ -1,9 +1,9 @@
 """Train in processes that tests can kill.
 
-    python -m tests.training.runner train|resume RECIPE FOLDER [KEY=VALUE …]     one process
-    python -m tests.training.runner serve                                        orders as JSON lines on stdin
+    python -m tests.training.runner train|resume RECIPE FOLDER [KEY=VALUE …]   one process
+    python -m tests.training.runner serve                                      requests as JSON lines on stdin
 
-The server has everything imported and forks a process for each order, so that tests do not wait for imports.
+The server imports everything once and forks a process per request, so that tests do not wait for imports.
 """
 
 import json
@@ -49,26 +49,26 @@ def run(verb, recipe, folder, overrides):
 
 
 def serve():
-    """For each order: fork, print the process id, wait, print the exit code."""
+    """For each request: fork, print the process id, wait, print the exit code."""
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         child = os.fork()
         if child == 0:
-            os._exit(execute(order))
+            os._exit(execute(request))
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def execute(order):
-    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def execute(request):
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.environ["REGARD_CACHE"] = order["cache"]
-    if order["largest_file"]:
+    os.environ["REGARD_CACHE"] = request["cache"]
+    if request["largest_file"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"],) * 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
     try:
-        return run(order["verb"], order["recipe"], order["folder"], order["overrides"])
+        return run(request["verb"], request["recipe"], request["folder"], request["overrides"])
     except BaseException:
         traceback.print_exc()
         return 1

@@ -37,26 +37,26 @@ def test_the_mean_of_model_folders_is_a_model_folder(run, tmp_path):
     best = step_folders(run / "best")
     assert len(best) == 3
     average(best[:2], tmp_path / "mean")
-    want = mean_of([f / "model.safetensors" for f in best[:2]])
+    expected = mean_of([f / "model.safetensors" for f in best[:2]])
     model = load(tmp_path / "mean")
-    assert all(torch.equal(p, want[name]) for name, p in model.named_parameters())
+    assert all(torch.equal(p, expected[name]) for name, p in model.named_parameters())
     assert len(model.card["average_of"]) == 2
 
 
-def test_a_run_stands_for_its_best_checkpoints(run, tmp_path):
+def test_averaging_a_run_averages_its_best_checkpoints(run, tmp_path):
     average([run], tmp_path / "mean")
-    want = mean_of([f / "model.safetensors" for f in step_folders(run / "best")])
-    assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
+    expected = mean_of([f / "model.safetensors" for f in step_folders(run / "best")])
+    assert all(torch.equal(p, expected[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
-def test_of_checkpoints_the_evaluated_weights_are_averaged(run, tmp_path):
+def test_averaging_checkpoints_uses_the_evaluated_weights(run, tmp_path):
     last = step_folders(run / "checkpoints")
     average(last, tmp_path / "mean")
-    want = mean_of([f / "tensors.safetensors" for f in last], "ema.")
-    assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
+    expected = mean_of([f / "tensors.safetensors" for f in last], "ema.")
+    assert all(torch.equal(p, expected[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
-def test_what_cannot_be_averaged_is_an_error(run, tmp_path):
+def test_folders_that_cannot_be_averaged_are_errors(run, tmp_path):
     best = step_folders(run / "best")
     with pytest.raises(FolderError, match="nothing to average"):
         average([], tmp_path / "mean")
@@ -96,7 +96,7 @@ def test_an_input_is_never_overwritten(run, monkeypatch):
         verify_complete(folder)
 
 
-def test_other_models_are_refused(run, tmp_path, monkeypatch):
+def test_models_of_another_shape_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(run.parent / "cache"))
     made = tiny.recipe(run.parent, training__steps=5, model__dim=8)
     other = train(made, folder=tmp_path / "run", quiet=True).folder

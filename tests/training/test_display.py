@@ -15,9 +15,9 @@ VALUES = {
 }
 
 
-def test_the_progress_line():
-    want = "step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left"
-    assert display.progress_line(VALUES) == want
+def test_the_progress_line_shows_step_loss_rate_and_time():
+    expected = "step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left"
+    assert display.progress_line(VALUES) == expected
     assert display.progress_line({**VALUES, "steps": None, "left": None}).startswith("step 1,200 · epoch")
 
 

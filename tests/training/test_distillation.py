@@ -85,7 +85,7 @@ def test_a_student_trains_on_the_translations_and_is_scored_on_the_references(st
     assert run.report["scores"]["validation"]["bleu"] >= 0
 
 
-def test_a_second_run_finds_the_translations(student, monkeypatch):
+def test_a_second_run_uses_the_cached_translations(student, monkeypatch):
     first = list(distil(student))
     monkeypatch.setattr(distillation, "make_job", no_teacher)
     assert list(distil(student)) == first
@@ -97,7 +97,7 @@ def test_a_second_run_finds_the_translations(student, monkeypatch):
 
 @pytest.mark.usefixtures("small_chunks")
 def test_an_interrupted_teacher_resumes(student, monkeypatch, tmp_path):
-    whole = list(distil(student))
+    uninterrupted = list(distil(student))
     shutil.rmtree(cache_folder())
     translated, translate = [], TranslateJob.translate
 
@@ -115,11 +115,11 @@ def test_an_interrupted_teacher_resumes(student, monkeypatch, tmp_path):
     monkeypatch.setattr(
         TranslateJob, "translate", lambda s, c: counted.append(len(c.rows)) or translate(s, c)
     )
-    assert list(distil(student)) == whole
+    assert list(distil(student)) == uninterrupted
     assert sum(counted) == len(set(sources_of(student))) - 32
 
 
-def test_both_targets(student):
+def test_a_student_can_train_on_translations_and_references(student):
     teacher_only, both = list(distil(student)), list(distil(student, "distillation.targets=both"))
     references = [(word, word[::-1]) for word in sources_of(student)]
     assert sorted(both) == sorted(teacher_only + references)
@@ -180,7 +180,7 @@ def test_a_run_is_not_resumed_with_other_translations(student, teacher, tmp_path
         resume(tmp_path / "run", overrides=["training.steps=4"], quiet=True)
 
 
-def test_the_distilled_set_as_a_file(student, tmp_path):
+def test_the_distilled_set_can_be_written_to_a_file(student, tmp_path):
     path = tmp_path / "distilled.tsv"
     count = write_distilled(load_recipe(student), path, CPU, Display(quiet=True))
     written = [tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -196,7 +196,9 @@ def test_the_distilled_set_as_a_file(student, tmp_path):
         (["distillation.to=de"], RecipeError, "has no language tokens; leave distillation.to out"),
     ],
 )
-def test_wrong_teachers_are_refused_before_the_work(student, tmp_path, monkeypatch, changes, error, message):
+def test_wrong_teachers_are_refused_before_any_translation(
+    student, tmp_path, monkeypatch, changes, error, message
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         train(student, folder="run", overrides=changes, quiet=True)
@@ -251,7 +253,7 @@ def multilingual(place):
     return run.folder, made
 
 
-def test_rows_carry_their_language(multilingual, tmp_path, monkeypatch):
+def test_sources_of_a_multilingual_teacher_start_with_a_language_token(multilingual, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     folder, made = multilingual
     rows = distil(made, f"distillation.teacher={folder}")

@@ -19,7 +19,7 @@ def train(folder, name="run", **changes):
     return folder / name, time.monotonic() - begin
 
 
-def kill_repeatedly(folder, reference, length, kills, draw, **changes):
+def kill_repeatedly(folder, reference, seconds, kills, draw, **changes):
     """Kill the run at random moments `kills` times; whenever it ends, compare it and start a new one."""
     done = runs = 0
     while done < kills or runs == 0:
@@ -28,7 +28,7 @@ def kill_repeatedly(folder, reference, length, kills, draw, **changes):
         process = tiny.start(
             folder, "resume" if begun else "train", None if begun else tiny.recipe(folder, **changes), run
         )
-        if done < kills and process.wait(draw.uniform(0, 0.7 * length)) is None and process.kill():
+        if done < kills and process.wait(draw.uniform(0, 0.7 * seconds)) is None and process.kill():
             done += 1
             continue
         process.finish()
@@ -40,15 +40,15 @@ def kill_repeatedly(folder, reference, length, kills, draw, **changes):
 
 @pytest.mark.slow  # tests/test_attack.py kills a few times in the quick tests
 def test_after_four_random_kills_the_run_is_identical(tmp_path):
-    reference, length = train(tmp_path)
-    assert kill_repeatedly(tmp_path, reference, length, 4, random.Random(1))[0] == 4
+    reference, seconds = train(tmp_path)
+    assert kill_repeatedly(tmp_path, reference, seconds, 4, random.Random(1))[0] == 4
 
 
 @pytest.mark.slow
 def test_after_fifty_random_kills_the_run_is_identical(tmp_path):
     changes = {"training__steps": 150}
-    reference, length = train(tmp_path, **changes)
-    done, runs = kill_repeatedly(tmp_path, reference, length, 50, random.Random(2), **changes)
+    reference, seconds = train(tmp_path, **changes)
+    done, runs = kill_repeatedly(tmp_path, reference, seconds, 50, random.Random(2), **changes)
     assert done == 50
     print(f"{done} kills over {runs} runs, each bit-identical to the uninterrupted one")
 
@@ -72,8 +72,8 @@ def language_data(folder):
 @pytest.mark.slow
 def test_a_stream_resumes_with_its_recurrent_state(tmp_path):
     changes = {**LANGUAGE, "data": language_data(tmp_path)}
-    reference, length = train(tmp_path, **changes)
-    assert kill_repeatedly(tmp_path, reference, length, 2, random.Random(4), **changes)[0] == 2
+    reference, seconds = train(tmp_path, **changes)
+    assert kill_repeatedly(tmp_path, reference, seconds, 2, random.Random(4), **changes)[0] == 2
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from regard.training import rng_state
 CPU = torch.device("cpu")
 
 
-def drawn():
+def random_numbers():
     # numpy's global generator, which libraries use
     return (
         random.random(),
@@ -24,24 +24,24 @@ def drawn():
 
 def test_every_generator_is_restored_from_its_packed_state():
     rng_state.seed_all(3)
-    drawn()
+    random_numbers()
     values, tensors = rng_state.get_rng_state(CPU)
     content = rng_state.pack({"random": values}, tensors)
-    want = drawn()
+    expected = random_numbers()
     rng_state.seed_all(99)
-    assert drawn() != want
+    assert random_numbers() != expected
     values, tensors = rng_state.unpack(content)
     rng_state.set_rng_state(values["random"], tensors, CPU)
-    assert drawn() == want
+    assert random_numbers() == expected
 
 
 def test_preserve_rng_state_restores_all_generators():
     rng_state.seed_all(3)
-    want = drawn()
+    expected = random_numbers()
     rng_state.seed_all(3)
     with rng_state.preserve_rng_state(CPU):
-        drawn()
-    assert drawn() == want
+        random_numbers()
+    assert random_numbers() == expected
 
 
 def test_stream_state_is_detached_and_restored():

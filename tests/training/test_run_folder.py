@@ -103,6 +103,6 @@ def test_overwriting_a_run_removes_only_its_own_files(tmp_path, recipe):
 @pytest.mark.parametrize(
     "change", ["seed=9", "model.dim=8", "optimizer.lr=1.0", "training.ema=0.5", "training.precision=bfloat16"]
 )
-def test_what_is_learned_may_not_change(tmp_path, recipe, change):
+def test_keys_that_affect_the_weights_may_not_change(tmp_path, recipe, change):
     with pytest.raises(RecipeError, match=rf"^{change.partition('=')[0]} is not what .*regard train"):
         check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)

@@ -49,14 +49,14 @@ def test_steps_sort_as_numbers(tmp_path):
     assert [step_of(f) for f in step_folders(tmp_path)] == [9, 1000, 123456789]
 
 
-def test_cleaning_takes_temporary_folders_too(tmp_path):
+def test_cleaning_removes_temporary_folders_too(tmp_path):
     for name in ("step-00000001", "step-00000002", ".step-00000003.writing"):
         (tmp_path / name).mkdir()
     remove_except(tmp_path, {"step-00000002"})
     assert [f.name for f in tmp_path.iterdir()] == ["step-00000002"]
 
 
-def test_cleaning_leaves_what_others_put_there(tmp_path):
+def test_cleaning_keeps_files_that_regard_did_not_write(tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     for name in ("mine", "step-5", "step-00000001-kept", ".ipynb_checkpoints", "step-00000001"):
         (tmp_path / name).mkdir()

@@ -23,7 +23,7 @@ def prepared(tmp_path_factory):
 
 
 class SingleRank(World):
-    """One of several processes, without the others: sums are its own."""
+    """One rank of several without communication: sums are those of the rank."""
 
     def sum(self, values):
         return list(values)

@@ -41,7 +41,7 @@ def done(tmp_path_factory):
         return run(folder)
 
 
-def test_the_files_of_a_finished_run(done):
+def test_a_finished_run_has_its_files_and_report(done):
     names = {f.name for f in done.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
     assert [f.name for f in step_folders(done.folder / "checkpoints")] == [
@@ -77,10 +77,10 @@ def test_flops_are_three_forward_passes_of_every_sentence(done):
     model = load(done.folder)
     last = tiny.log(done.folder)[-1]
     epochs = last["epochs"]
-    words = (done.folder.parent / "train.x").read_text(encoding="utf-8").split()
-    once = sum(3 * model.flops(len(w) + 1, len(w) + 1) for w in words)
-    assert epochs == 3.0 and done.flops == 3 * once
-    assert last["tokens"] == 3 * sum(len(w) + 1 for w in words)
+    lengths = (done.folder.parent / "train.x").read_text(encoding="utf-8").split()
+    forward_flops = sum(3 * model.flops(len(w) + 1, len(w) + 1) for w in lengths)
+    assert epochs == 3.0 and done.flops == 3 * forward_flops
+    assert last["tokens"] == 3 * sum(len(w) + 1 for w in lengths)
 
 
 def test_the_same_seed_gives_the_same_weights(done, tmp_path):
@@ -337,7 +337,7 @@ def edit_state(folder, change):
         (lambda s: s.update(data_checksums=[]), r"data_checksums in state.json is \[\]"),
     ],
 )
-def test_an_invalid_state_is_one_sentence(stopped, change, message):
+def test_an_invalid_state_is_an_error_of_one_sentence(stopped, change, message):
     edit_state(step_folders(stopped / "checkpoints")[-1], change)
     with pytest.raises(RegardError, match=message):
         resume(stopped, quiet=True)

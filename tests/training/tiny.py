@@ -70,14 +70,14 @@ def recipe(folder, **changes):
 class Child:
     """A training process, started by the server."""
 
-    def __init__(self, server, order, timeout=300):
-        self.server, self.output, self.timeout = server, Path(order["output"]), timeout
-        server.stdin.write(json.dumps(order) + "\n")
+    def __init__(self, server, request, timeout=300):
+        self.server, self.output, self.timeout = server, Path(request["output"]), timeout
+        server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         self.pid, self.code = int(server.stdout.readline()), None
 
     def wait(self, seconds=None):
-        """Return the exit code, negative after a signal; None if it still runs after so many seconds."""
+        """Return the exit code, negative after a signal; None if it still runs after `seconds`."""
         if (
             self.code is None
             and select.select([self.server.stdout], [], [], self.timeout if seconds is None else seconds)[0]
@@ -125,12 +125,12 @@ def server():
 
 def start(folder, verb, target, run, *overrides, largest_file=0):
     """Train the recipe `target`, or resume, in a new process; the runs share the cache in `folder`."""
-    order = {
+    request = {
         "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides,
         "cache": str(folder / "cache"),
         "output": str(run.parent / f"output-{time.monotonic_ns()}.txt"), "largest_file": largest_file,
     }  # fmt: skip
-    return Child(server(), order)
+    return Child(server(), request)
 
 
 def environment(**more):
