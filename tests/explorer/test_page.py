@@ -175,7 +175,12 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     tab.goto(f"{address}?view=heads")
     type_text(tab, text)
     tab.wait_for_selector(".thumb")
-    ready = {"Search": ".node", "Trust": ".figure, .empty", "Compare": "#view .ask", "What if": "#view select"}
+    ready = {
+        "Search": ".node",
+        "Trust": ".figure, .empty",
+        "Compare": "#view .ask",
+        "What if": "#view select",
+    }
     for view, selector in ready.items():
         tab.get_by_role("tab", name=view).click()
         tab.wait_for_selector(selector)
