@@ -1,4 +1,7 @@
-"""Tests of `attention.show()` in Chromium: several views in one notebook, and the widget around one."""
+"""Tests of `attention.show()` in Chromium: several views in one notebook, and the widget around one.
+
+Covers pictures/notebook_widget.py.
+"""
 
 import pytest
 

@@ -44,8 +44,10 @@ class SearchResult:
 def search(model: Translator | LanguageModel, job: Job, strategy: Beam | None = None) -> SearchResult:
     """Translate or continue the text of a job; every hypothesis starts with `job.prefix`."""
     strategy = Beam(job.beam) if strategy is None else strategy
-    find = _translate if isinstance(model, Translator) else _continue
-    result = find(model, job, strategy)
+    if isinstance(model, Translator):
+        result = _translate(model, job, strategy)
+    else:
+        result = _continue(model, job, strategy)
     if not result.hypotheses:
         raise client_left()
     return result
