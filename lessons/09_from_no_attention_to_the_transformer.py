@@ -137,16 +137,21 @@ assert right["no attention"][12] + 0.05 < right["raw scores"][12] < right["softm
 # %% [markdown]
 # ## The six on a corpus
 # `python -m benchmarks.progression` trains the recipes above on one corpus and measures BLEU, BLEU by length, alignment error (lesson 11),
-# faithfulness (lesson 18) and FLOPs.
+# faithfulness (lesson 18) and FLOPs. The log here is that of a small run: everyday sentences of the most frequent words, a quarter of the
+# width, 500 steps, less than a minute of one core per model.
 
 # %%
 log = read_log("progression-tatoeba", "python -m benchmarks.progression")
 if log:
     show(Poster(log))
     for model in log["models"].values():
-        print(f"{model['title']:14} BLEU {model['bleu']:5.2f}  {model['parameters'] / 1e6:.1f} M parameters")
+        print(f"{model['title']:14} BLEU {model['bleu']:5.2f}  {model['parameters'] / 1e6:.2f} M parameters")
     bleu = {name: model["bleu"] for name, model in log["models"].items()}
-    assert bleu["softmax"] > bleu["none"] + 1, "attention brought less than one BLEU point"
+    assert bleu["none"] + 3 < bleu["raw"] < bleu["softmax"] - 3, "the first two steps are not visible"
+
+# %% [markdown]
+# Raw scores and softmax bring six points each. Parameterised attention and Bahdanau's are within two points of softmax, which is what another
+# seed can change. The Transformer is behind: 500 steps are too few for it, as for the reversed sequences above.
 
 # %% [markdown]
 # ## The papers' values, and ours at full size
@@ -155,13 +160,13 @@ if log:
 # | WMT-2014 English-French (Bahdanau et al. 2015, table 1, up to 50 words; Vaswani et al. 2017) | 17.8 | 26.8 | 38.1 (base) |
 # | Multi30k German-English, test 2016 (`regard train multi30k-de-en-…`, 0.3.0, 2026-11-15, [results](../results.md)) | 26.9 | 41.3 | 43.0 |
 #
-# Bahdanau's gain over no attention is 1.50 times in the paper and 1.53 on Multi30k; the systems of the first row had different data
-# and sizes.
+# Bahdanau's BLEU is 1.50 times that of no attention in the paper, 1.53 times on Multi30k, and 2.1 times in the small log. The systems of the
+# first row had different data and sizes.
 
 # %% [markdown]
 # ## What small data does not show
-# With so few symbols or steps the last two models do not yet pay for themselves; on Multi30k with 6000 steps each they do. A
-# difference below one BLEU point between neighbours is within what another seed changes.
+# With so few steps the last models do not yet pay for themselves; on Multi30k with 6000 steps each they do (the table above). Alignment error is
+# measured on parliament text that no model here was trained on, and stays high. One seed.
 
 # %% [markdown]
 # ## Exercises

@@ -112,7 +112,8 @@ references = ["u v w x", "p q r s t u v", "p q r s t x y z"]
 print(bleu_by_length(translations, references, sources, edges=(5,), tokenize="none"))
 
 # %% [markdown]
-# Two logs are read here if they are there: Tatoeba, whose sentences are short, and Europarl, whose buckets reach beyond 40 words.
+# Two logs are read here if they are there: Tatoeba, whose sentences are short, and Europarl, whose buckets reach beyond 40 words (278, 905, 811,
+# 563 and 443 test sentences).
 
 # %%
 COMMANDS = {
@@ -143,6 +144,20 @@ for corpus, command in COMMANDS.items():
             (b["shortest"], score) for b, score in zip(model["by_length"], scores, strict=True)
         ]
     show(LineChart(curves, f"BLEU by length, {log['corpus']}", "words of the source, from", "BLEU"))
+
+# %%
+tatoeba = read_log("progression-tatoeba", COMMANDS["tatoeba"])
+if tatoeba:
+    kept = {}
+    for name in ("none", "softmax", "bahdanau"):
+        third, last = (bucket["bleu"] for bucket in tatoeba["models"][name]["by_length"][-2:])
+        kept[name] = last / third
+        print(
+            f"{tatoeba['models'][name]['title']:14} keeps {kept[name]:.0%} of its BLEU from 8–9 words to 10 or more"
+        )
+    assert kept["none"] < min(kept["softmax"], kept["bahdanau"]) - 0.05, (
+        "the model without attention did not fall more"
+    )
 
 # %% [markdown]
 # ## The papers' values
