@@ -7,7 +7,7 @@ progression-CORPUS.json, which lessons 9, 10 and 11 read. Run the same command a
 finished models are kept, and a model in training resumes at its last checkpoint.
 
 English-French text is lower-cased and spelled as the gold alignments of the Hansards (see
-benchmarks.align_hansards), so its BLEU is that of the tokens as they are and is comparable only within the
+benchmarks.align), so its BLEU is that of the tokens as they are and is comparable only within the
 table. Needs the corpora in the folder REGARD_DATA.
 """
 
@@ -24,13 +24,14 @@ from typing import Any
 import torch
 
 import regard
-from benchmarks.align_hansards import as_in_gold
+from benchmarks.align import TASKS as GOLD
+from benchmarks.align import as_in_gold
 from benchmarks.peers import machine
 from regard.data import corpora
 from regard.data.text_files import lines
 from regard.errors import RegardError
 from regard.evaluation import bleu_by_length, corpus_bleu, faithfulness
-from regard.evaluation.alignment import Gold, read_gold, score
+from regard.evaluation.alignment import Gold, score
 from regard.files.atomic import write_file
 from regard.pipelines.align import View, align_words, clearest_view
 from regard.pipelines.word_links import Links, mutual
@@ -159,7 +160,7 @@ def write_text(task: Task, folder: Path, size: str) -> None:
 
 
 def spelled(text: str, language: str, task: Task) -> str:
-    return as_in_gold(text, language).lower() if task.in_gold_spelling else text
+    return as_in_gold(text, language, "fr").lower() if task.in_gold_spelling else text
 
 
 def common_words(pairs: list[tuple[str, str]], counts: tuple[int, int]) -> list[set[str]]:
@@ -203,7 +204,8 @@ def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[s
     if task.in_gold_spelling:
         figures["examples"] = examples(step, model)
         if step.attends:
-            view = clearest_view(*(side[:200] for side in read_pairs(text, "validation")), model)
+            source, target = read_pairs(text, "validation")
+            view = clearest_view(source, target, model)
             figures["alignment"] = {
                 "layer": view.layer, "reads": view.shift, **alignment(model, view, task).as_dict(),
             }  # fmt: skip
@@ -212,9 +214,7 @@ def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[s
 
 def gold_text(longest: int | None) -> tuple[list[str], list[str], list[Gold]]:
     """The test set of the Hansards up to a number of English words: English, French, links."""
-    folder = corpora.data_folder() / "align-hansards-en-fr"
-    english, french = (read_lines(folder / f"test.{language}.gz") for language in ("en", "fr"))
-    gold = read_gold(folder / "test.talp.gz", base=1)
+    english, french, gold = GOLD["fr"].read("test")
     rows = [i for i, line in enumerate(english) if longest is None or len(line.split()) <= longest]
     return [english[i].lower() for i in rows], [french[i].lower() for i in rows], [gold[i] for i in rows]
 

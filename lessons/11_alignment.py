@@ -187,8 +187,8 @@ if log:
 
 # %% [markdown]
 # ## What small data does not show
-# A translator of some hundred steps aligns the words that it has learned to translate and guesses the rest; *pie* and *entarté* are in no small
-# vocabulary. Bahdanau et al. show clean matrices after five days of training. And an alignment is not an explanation:
+# A translator of some hundred steps aligns the words that it has learned to translate and guesses the rest: its *nicht* attends to the end of the
+# sentence more than to *doesn't*. *pie* and *entarté* are in no small vocabulary. Bahdanau et al. show clean matrices after five days of training. And an alignment is not an explanation:
 # see lesson 18.
 
 # %% [markdown]
