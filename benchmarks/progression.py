@@ -1,0 +1,338 @@
+"""From no attention to the Transformer on one corpus: python -m benchmarks.progression [--corpus NAME] …
+
+Trains the six models of *Deep Learning IX* and Vaswani et al. by the recipes multi30k-de-en-*, each a word
+away from the one before, with the same data, batches and steps. Then scores BLEU, BLEU by sentence length,
+alignment error, faithfulness of attention and training FLOPs, and writes benchmarks/results/
+progression-CORPUS.json, which lessons 9, 10 and 11 read. Run the same command again after an interruption:
+finished models are kept, and a model in training resumes at its last checkpoint.
+
+English-French text is lower-cased and spelled as the gold alignments of the Hansards (see
+benchmarks.align), so its BLEU is that of the tokens as they are and is comparable only within the
+table. Needs the corpora in the folder REGARD_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from benchmarks.align import TASKS as GOLD
+from benchmarks.align import as_in_gold
+from benchmarks.peers import machine
+from regard.data import corpora
+from regard.data.text_files import lines
+from regard.errors import RegardError
+from regard.evaluation import bleu_by_length, corpus_bleu, faithfulness
+from regard.evaluation.alignment import Gold, score
+from regard.files.atomic import write_file
+from regard.pipelines.align import View, align_words, clearest_view
+from regard.pipelines.word_links import Links, mutual
+from regard.training.trainer import Result, resume, train
+from regard.version import __version__
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+EXPLAINED = 50  # test sentences for faithfulness
+VALIDATION_LINES = 500
+EXAMPLES = (  # Enevoldsen's and Deep Learning IX's sentences, in the spelling of the gold text
+    ("he hit me with a pie .", "il me a entarté ."),
+    ("cats do not like dogs .", "les chats ne aiment pas les chiens ."),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model of the progression: the recipe, and what is changed in it."""
+
+    title: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def is_transformer(self) -> bool:
+        return self.recipe == "transformer"
+
+    @property
+    def attends(self) -> bool:
+        return self.recipe != "no-attention"
+
+
+STEPS = {
+    "none": Step("no attention", "no-attention"),
+    "raw": Step("raw scores", "dot", ("model.decoder.normalize=none",)),
+    "softmax": Step("softmax", "dot"),
+    "projected": Step("parameterised", "projected"),
+    "bahdanau": Step("Bahdanau", "bahdanau"),
+    "transformer": Step("Transformer", "transformer"),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A corpus: its languages, the edges of the length buckets, and the longest gold sentence to align."""
+
+    corpus: str
+    source: str
+    target: str
+    edges: tuple[int, ...]
+    longest_gold: int | None = None
+    overrides: tuple[str, ...] = ()
+    common: tuple[int, int] | None = None  # at the small size: only pairs of the most frequent words
+
+    @property
+    def in_gold_spelling(self) -> bool:
+        return self.longest_gold is not None
+
+    @property
+    def bleu_tokens(self) -> str:
+        return "none" if self.in_gold_spelling else "13a"
+
+
+TASKS = {
+    "tatoeba": Task("tatoeba-en-fr", "en", "fr", (5, 7, 9), 12, common=(1000, 1500)),
+    "multi30k": Task("multi30k", "de", "en", (9, 12)),
+    "europarl": Task(
+        "europarl-en-fr", "en", "fr", (10, 20, 30, 40), 40,
+        ("batch.tokens=16384", "tokenizer.size=16000", "model.dropout=0.1"),
+    ),
+}  # fmt: skip
+# A quarter of the width, two layers, small batches: less than a minute per model on one core.
+SMALL = (
+    "model.dim=64", "tokenizer.size=2000", "batch.tokens=1024", "model.dropout=0.1", "decoding.beam=1",
+)  # fmt: skip
+SMALL_RECURRENT = ("model.encoder.width=128", "model.decoder.width=128", "optimizer.lr=0.004")
+SMALL_TRANSFORMER = (
+    *(f"model.{part}.{key}" for part in ("encoder", "decoder") for key in ("layers=2", "inner=128")),
+    "optimizer.lr=0.003",
+)  # fmt: skip
+SMALL_WIDTHS = {"projected": 32, "bahdanau": 64}  # of the attention
+
+
+def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Path) -> list[str]:
+    """What changes in the recipe: the data, the size of the run, and the step's own word."""
+    every = max(1, steps // 2)
+    changed = [
+        *step.overrides, *task.overrides, f"seed={seed}", "data.corpus=null",
+        f"data.source={task.source}", f"data.target={task.target}",
+        f"data.train=[[{text}/train.source, {text}/train.target]]",
+        f"data.validation=[[{text}/validation.source, {text}/validation.target]]",
+        f"training.steps={steps}", f"training.validate_every={every}", f"training.save_every={every}",
+        "training.average=1", "training.patience=null",
+    ]  # fmt: skip
+    if size == "small":
+        changed += [*SMALL, *(SMALL_TRANSFORMER if step.is_transformer else SMALL_RECURRENT)]
+        changed.append(f"schedule.warmup={max(1, steps // 4)}")
+        width = SMALL_WIDTHS.get(step.recipe)
+        changed += [] if width is None else [f"model.decoder.attention_width={width}"]
+    return changed
+
+
+def write_text(task: Task, folder: Path, size: str) -> None:
+    """Write the splits of the corpus as pairs of files, once."""
+    if (folder / "validation.target").is_file():  # the last one
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus = corpora.find(task.corpus)
+    common: list[set[str]] | None = None
+    for role, limit in (("train", None), ("test", None), ("validation", VALIDATION_LINES)):
+        print(f"writing {folder / role}", file=sys.stderr, flush=True)
+        pairs = [
+            (spelled(source, task.source, task), spelled(target, task.target, task))
+            for source, target in corpus.rows(corpus.roles.get(role, role), task.source, task.target)
+        ]
+        if task.common is not None and size == "small":
+            common = common or common_words(pairs, task.common)
+            pairs = [
+                pair
+                for pair in pairs
+                if all(w.issuperset(p.split()) for w, p in zip(common, pair, strict=True))
+            ]
+        for side, column in zip(("source", "target"), zip(*pairs[:limit], strict=True), strict=True):
+            write_file(folder / f"{role}.{side}", "".join(f"{line}\n" for line in column))
+
+
+def spelled(text: str, language: str, task: Task) -> str:
+    return as_in_gold(text, language, "fr").lower() if task.in_gold_spelling else text
+
+
+def common_words(pairs: list[tuple[str, str]], counts: tuple[int, int]) -> list[set[str]]:
+    """The most frequent words of each side."""
+    found = []
+    for side, most in enumerate(counts):
+        counted = Counter(word for pair in pairs for word in pair[side].split())
+        found.append({word for word, _ in counted.most_common(most)})
+    return found
+
+
+def read_lines(path: Path) -> list[str]:
+    return [line for block in lines(path) for line in block]
+
+
+def read_pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
+    source, target = (read_lines(folder / f"{split}.{side}") for side in ("source", "target"))
+    return source, target
+
+
+def trained(step: Step, folder: Path, changed: list[str]) -> Result:
+    """Train the model, or resume its run."""
+    if (folder / "recipe.yaml").is_file():
+        return resume(folder)
+    return train(f"multi30k-de-en-{step.recipe}", folder=folder, overrides=changed)
+
+
+def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[str, Any]:
+    """Every figure of a trained model on the test set."""
+    sources, references = read_pairs(text, "test")
+    translations = [str(line) for line in regard.translate(sources, model, beam=beam)]
+    figures: dict[str, Any] = {
+        "bleu": corpus_bleu(translations, references, tokenize=task.bleu_tokens),
+        "by_length": bleu_by_length(
+            translations, references, sources, edges=task.edges, tokenize=task.bleu_tokens
+        ).as_dict()["buckets"],
+    }
+    if step.attends:
+        result = faithfulness(model, sources[:EXPLAINED], measures=["correlation", "permuted", "uniform"])
+        figures["faithfulness"] = {name: mean.as_dict() for name, mean in result.means.items()}
+    if task.in_gold_spelling:
+        figures["examples"] = examples(step, model)
+        if step.attends:
+            source, target = read_pairs(text, "validation")
+            view = clearest_view(source, target, model)
+            figures["alignment"] = {
+                "layer": view.layer, "reads": view.shift, **alignment(model, view, task).as_dict(),
+            }  # fmt: skip
+    return figures
+
+
+def gold_text(longest: int | None) -> tuple[list[str], list[str], list[Gold]]:
+    """The test set of the Hansards up to a number of English words: English, French, links."""
+    english, french, gold = GOLD["fr"].read("test")
+    rows = [i for i, line in enumerate(english) if longest is None or len(line.split()) <= longest]
+    return [english[i].lower() for i in rows], [french[i].lower() for i in rows], [gold[i] for i in rows]
+
+
+def alignment(model: Any, view: View, task: Task) -> Any:
+    """Alignment error of mutual links. Raw scores may be negative: their size counts."""
+    english, french, gold = gold_text(task.longest_gold)
+    words = dict(align_words(english, french, model, view))
+    return score([mutual(words[i].weights.abs()) for i in range(len(gold))], gold)
+
+
+def diagonal(task: Task) -> dict[str, Any]:
+    """The alignment error of the diagonal, as a baseline."""
+    english, french, gold = gold_text(task.longest_gold)
+    links: list[Links] = []
+    for source, target in zip(english, french, strict=True):
+        many, most = len(target.split()), len(source.split()) - 1
+        links.append(frozenset((round(t * most / max(1, many - 1)), t) for t in range(many)))
+    return score(links, gold).as_dict()
+
+
+def examples(step: Step, model: Any) -> list[dict[str, Any]]:
+    """The model's translation of each example, and its attention while it reads ours."""
+    records = []
+    for source, target in EXAMPLES:
+        record: dict[str, Any] = {"source": source, "translation": str(regard.translate(source, model))}
+        if step.attends:
+            ((_, words),) = align_words([source], [target], model)
+            weights = [[round(weight, 4) for weight in row] for row in words.weights.tolist()]
+            record |= {"target": target, "weights": weights}
+        records.append(record)
+    return records
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else machine.cpu_name()
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train and measure the models that are not done; write the log after each."""
+    task = TASKS[options.corpus]
+    folder = options.runs / f"{options.corpus}-{options.size}-{options.steps}-{options.seed}"
+    text = folder.absolute() / "text"
+    write_text(task, text, options.size)
+    log: dict[str, Any] = {
+        "command": f"python -m benchmarks.progression {' '.join(options.words)}".strip(),
+        "regard": __version__, "date": machine.today(), "device": device_name(), "seed": options.seed,
+        "corpus": task.corpus, "source": task.source, "target": task.target, "size": options.size,
+        "steps": options.steps, "bleu_tokens": task.bleu_tokens,
+        "train_lines": len(read_lines(text / "train.source")),
+        "test_lines": len(read_lines(text / "test.source")),
+        "diagonal": diagonal(task) if task.in_gold_spelling else None, "models": {},
+    }  # fmt: skip
+    for name in options.models:
+        done = folder / f"{name}.json"
+        if not done.is_file():
+            step = STEPS[name]
+            print(f"{name}: training in {folder / name}", flush=True)
+            changed = overrides(step, task, options.size, options.steps, options.seed, text)
+            result = trained(step, folder / name, changed)
+            if not result.finished:
+                print(f"{name}: interrupted at step {result.steps}; run the command again to resume")
+                return 1
+            model: Any = regard.load(result.folder)
+            record = {
+                "title": step.title, "recipe": f"multi30k-de-en-{step.recipe}",
+                "changed": list(step.overrides),
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "flops": result.flops, "minutes": round(result.seconds / 60, 2), "steps": result.steps,
+                "validation_bleu": result.scores["validation"]["bleu"],
+                **measure(step, task, text, model, 1 if options.size == "small" else 5),
+            }  # fmt: skip
+            write_file(done, json.dumps(record, ensure_ascii=False) + "\n")
+        log["models"] = {
+            other: json.loads((folder / f"{other}.json").read_text(encoding="utf-8"))
+            for other in STEPS
+            if (folder / f"{other}.json").is_file()
+        }
+        write_file(options.out, json.dumps(log, indent=1, ensure_ascii=False) + "\n")
+        print(line(name, log["models"][name]), flush=True)
+    return 0
+
+
+def line(name: str, record: dict[str, Any]) -> str:
+    """The figures of a model in a line."""
+    parts = [f"{name:12} BLEU {record['bleu']:5.2f} (validation {record['validation_bleu']:.2f})"]
+    parts.append("by length " + " ".join(f"{b['bleu']:.1f}" for b in record["by_length"] if b["lines"]))
+    if "alignment" in record:
+        parts.append(f"AER {record['alignment']['aer']:.3f}")
+    if "faithfulness" in record:
+        parts.append(f"τ {record['faithfulness']['tau_leave_one_out']['value']:.2f}")
+    return "; ".join([*parts, f"{record['flops']:.1e} FLOPs in {record['minutes']:.1f} min"])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.progression", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--corpus", choices=TASKS, default="tatoeba")
+    parser.add_argument("--size", choices=("small", "full"), default="small", help="full: the recipes' own")
+    parser.add_argument("--steps", type=int, default=500, help="training steps of each model")
+    parser.add_argument("--models", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--runs", type=Path, default=ROOT / ".cache" / "progression", help="folder of the runs"
+    )
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/progression-CORPUS.json")
+    words = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(words, argparse.Namespace(words=words))
+    options.out = options.out or RESULTS / f"progression-{options.corpus}.json"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return run(options)
+    except RegardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
