@@ -35,7 +35,6 @@ TINY = (
     "model.decoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
 )
 COMPANIONS = {  # trained on CPU cores beside the GPU: threads of each
-    "film-reviews": 1,
     "tweet-names": 2,
     "shakespeare-small": 2,
     "tatoeba-en-de-bahdanau": 3,
@@ -192,7 +191,7 @@ class Session:
             if (folder / "recipe.yaml").is_file():
                 words = ["resume", str(folder)]
             else:
-                words = ["train", f"recipes/{name}.yaml", "--run", str(folder)]
+                words = ["train", name, "--run", str(folder)]
                 words += ["training.device=cpu", f"training.threads={threads}", *self._pairs_of(name)]
             with (self.work / "runs" / f"{name}.txt").open("w") as log:
                 environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
