@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,7 +200,7 @@ def _mean_entropy(weights: Tensor) -> Tensor:
     """Mean entropy of the rows of each head in bits, (heads,)."""
     if not weights.shape[1]:
         return torch.zeros(len(weights))
-    return torch.special.entr(weights.double()).sum(-1).mean(-1) / 0.6931471805599453
+    return torch.special.entr(weights).sum(-1).double().mean(-1) / math.log(2)
 
 
 def _mean_distance(weights: Tensor, kind: str) -> list[float]:

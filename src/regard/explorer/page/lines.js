@@ -18,7 +18,7 @@ function visible(item, container) {
  */
 export class Lines {
   constructor({ rowName, columnName, onhover, onselect, above = true }) {
-    Object.assign(this, { onhover, onselect, rows: [], columns: [], row: -1 });
+    Object.assign(this, { onhover, onselect, rows: [], columns: [], row: -1, shaded: [] });
     this.svg = el("svg", { "aria-hidden": "true" });
     this.keys = el("div", { class: "side", role: "list", "aria-label": columnName });
     this.queries = el("div", { class: "side", role: "group", "aria-label": rowName });
@@ -49,11 +49,12 @@ export class Lines {
   }
 
   choose(row) {
+    for (const [i, on] of [[this.row, false], [0, false], [row, true]]) { // 500 words stay as they are
+      const button = this.queries.children[i];
+      button?.setAttribute("aria-pressed", String(on));
+      if (button) button.tabIndex = on ? 0 : -1;
+    }
     this.row = row;
-    [...this.queries.children].forEach((button, i) => {
-      button.setAttribute("aria-pressed", String(i === row));
-      button.tabIndex = i === Math.max(0, row) ? 0 : -1;
-    });
     if (this.node.classList.contains("long") && this.columns.length) this.reveal(row);
     this.draw();
   }
@@ -67,8 +68,9 @@ export class Lines {
   }
 
   draw() {
-    const keys = [...this.keys.children];
-    for (const key of keys) key.style.background = "";
+    const keys = this.keys.children;
+    for (const key of this.shaded) key.style.background = "";
+    this.shaded = [];
     this.svg.replaceChildren();
     const from = this.queries.children[this.row];
     if (!from || !this.columns.length || !visible(from, this.queries)) return;
@@ -77,6 +79,7 @@ export class Lines {
     const x = a.left + a.width / 2 - box.left, y = (this.above ? a.top : a.bottom) - box.top;
     for (const i of top(row, SHOWN).order.reverse()) {
       if (row[i] < 0.01) continue;
+      this.shaded.push(keys[i]);
       keys[i].style.background = `rgb(var(--hot) / ${(alpha(row[i]) * 0.4).toFixed(3)})`;
       if (!visible(keys[i], this.keys)) continue;
       const b = keys[i].getBoundingClientRect();
