@@ -13,7 +13,7 @@ def test_every_kind_of_part_has_a_section() -> None:
     kinds = (
         "a corpus", "a decoder", "a kernel", "a mask", "a measure", "a normalizer", "a pooling", "a recipe",
         "a schedule", "a search strategy", "a symmetrization", "a task", "a tokenizer", "an attention edit",
-        "an energy", "an export format", "an importer", "an optimizer",
+        "an energy", "an export format", "an importer", "an input", "an optimizer",
     )  # fmt: skip
     assert [title for title, _ in SECTIONS] == [f"Add {kind}" for kind in kinds]
 

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from regard.data.sequence_files import is_sequence, read_sequence, sequence_count, split_reference
+from regard.data.sequence_files import (
+    describe_array,
+    is_sequence,
+    read_sequence,
+    sequence_count,
+    split_reference,
+)
 from regard.errors import DataError
 
 FRAMES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -23,6 +29,7 @@ def test_an_array_a_table_and_a_row_of_an_array_have_the_same_frames(tmp_path):
     for name in ("a.npy", "all.npy#1", "a.csv", "named.tsv"):
         found = read_sequence(str(tmp_path / name))
         assert found.dtype == np.float32 and np.array_equal(found, FRAMES)
+    assert describe_array(tmp_path / "all.npy").endswith(": 2 sequences of 4 frames with 3 channels")
     assert sequence_count(tmp_path / "all.npy") == 2 and sequence_count(tmp_path / "a.npy") is None
 
 

@@ -182,7 +182,7 @@ def test_translate_and_pictures_work_from_the_command_line(models, signals, comm
         code, _, _ = command(task, signals / name, "--model", models[task].folder, "--picture", picture)
         assert code == 0 and picture.read_text().startswith("<svg")
     code, _, _ = command("draw", models["classify"].folder, "-o", tmp_path / "model.svg")
-    assert code == 0 and "frames of 8 channels" in (tmp_path / "model.svg").read_text()
+    assert code == 0 and "frames of numbers" in (tmp_path / "model.svg").read_text()
 
 
 def test_wrong_sequences_are_one_sentence_and_exit_code_2(models, signals, command, tmp_path):
@@ -198,6 +198,8 @@ def test_wrong_sequences_are_one_sentence_and_exit_code_2(models, signals, comma
         assert code == 2 and message in errors and "Traceback" not in errors
     for arguments, message in (
         (("serve", run), "serving takes a model that reads text"),
+        (("align", "a", "b", "--model", models["translate"].folder), "align takes a model that reads text"),
+        (("evaluate", models["translate"].folder, "--by-length"), "BLEU by length takes a model that reads"),
         (("embed", "a", "--model", run), "embedding takes a model that reads text"),
         (("tag", "a", "--model", models["tag"].folder, "--spaced"), "--spaced and --scheme are for words"),
         (

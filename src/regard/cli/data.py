@@ -222,12 +222,17 @@ def _own_files(
 ) -> None:
     from regard.data.column_detection import LABELLED, PAIRS
     from regard.data.reader_choice import JSON, TABLES, has_labels, open_files, open_labelled
+    from regard.data.sequence_files import describe_array
     from regard.data.text_files import check_file, suffix
     from regard.errors import DataError
 
     paths = [Path(name) for name in names]
     for path in paths:
         check_file(path)
+    if all(path.suffix == ".npy" for path in paths):
+        for path in paths:
+            console.print(describe_array(path))
+        return
     endings = {suffix(path) for path in paths}
     labels = len(paths) == 1 and has_labels(paths[0], source, target)
     if endings & set(JSON) and source is None and not labels:

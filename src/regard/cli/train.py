@@ -150,6 +150,7 @@ def print_result(result: Result, quiet: bool) -> None:
     if silent:
         return
     from regard.cli.runs import duration
+    from regard.models.options import reads_numbers
 
     for split, scores in result.scores.items():
         if split == "test" and len(result.scores) > 2:  # the first of several test sets, printed by its name
@@ -164,7 +165,7 @@ def print_result(result: Result, quiet: bool) -> None:
     typer.echo(f"the model is in {result.model_folder}; next:")
     usage = USAGES.get(result.report["recipe"]["task"])
     use = [f"regard {usage.format(run=run)}"] if usage else []  # an added task may have no command
-    if result.report["recipe"]["model"]["input"]["kind"] == "frames":  # which is not served
+    if reads_numbers(result.report["recipe"]["model"]):  # which is not served
         use = [f"regard {result.report['task']} FILE.npy --model {run}"]
     else:
         use.append(f"regard serve {run}")

@@ -85,6 +85,14 @@ def sequence_count(path: Path) -> int | None:
     return len(array) if array.ndim == 3 else None
 
 
+def describe_array(path: Path) -> str:
+    """The sequences of a .npy file in one line."""
+    count = sequence_count(path)
+    frames = read_sequence(path if count is None else f"{path}#0")
+    sequences = "1 sequence" if count in (None, 1) else f"{count:,} sequences"
+    return f"{path}: {sequences} of {len(frames):,} frames with {frames.shape[1]:,} channels"
+
+
 def _row_of_array(path: Path, row: int | None) -> NDArray[Any]:
     array = _array(path)
     if row is None:

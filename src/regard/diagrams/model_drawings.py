@@ -44,7 +44,7 @@ def language_model(model: LanguageModel, steps: int) -> Graph:
 def _read_by(model: Any, text: str) -> str:
     """What the encoder reads: `text`, or frames of numbers."""
     if isinstance(model.source, FrameProjection):
-        return f"frames of {model.source.projection.in_features} channels"
+        return "frames of numbers"
     return text
 
 

@@ -22,6 +22,7 @@ from regard.evaluation.perplexity import LanguageScores, count_text
 from regard.evaluation.significance import Comparison, compare_labels, compare_tags, compare_translations
 from regard.evaluation.translation import Scores, translation_scores
 from regard.files.progress import track
+from regard.models.frames import require_text
 from regard.models.target_language import target_of
 from regard.pipelines.translate import translate
 
@@ -127,7 +128,9 @@ class TranslatorEvaluator(Evaluator):
     kind, task = "translator", "translate"
 
     def check_options(self, model: Any, options: EvaluationOptions) -> None:
-        """A translator supports all options."""
+        """A translator supports all options; lengths are those of source texts."""
+        if options.lengths or options.plot is not None:
+            require_text(model, "BLEU by length")
 
     def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         settings = (model.card.get("recipe") or {}).get("decoding") or {}

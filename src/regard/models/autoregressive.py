@@ -87,7 +87,7 @@ class AutoregressiveOptions(ModelOptions):
             source_vocab, self.dim, scaled=self.scale_embeddings, embedding_dropout=rate
         )
         if self.tie == "all":
-            if self.input.kind != "tokens":
+            if not self.input.reads_text:
                 raise OptionError(
                     f"tie: all shares an embedding table, and {self.input.kind} have none; use target"
                 )

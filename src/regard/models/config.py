@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from regard.errors import FolderError
 from regard.models.build import MODELS
 from regard.models.model import COMMANDS
+from regard.models.options import reads_numbers
 
 MAX_DEPTH, MAX_ENTRIES, MAX_INTEGER = 24, 100, 1 << 24  # levels of blocks, entries of a list, any integer
 MAX_WIDTH = 1 << 20  # width of a vector
@@ -24,7 +25,7 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         size = config[f"{side}_vocabulary"]
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
-        least = 1 if side == "source" and _reads_frames(config["model"]) else 4  # channels, or tokens
+        least = 1 if side == "source" and reads_numbers(config["model"]) else 4  # channels, or tokens
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_INTEGER:
             raise _wrong(
                 path, f"{side}_vocabulary is {_short(size)}, not an integer between {least} and {MAX_INTEGER}"
@@ -40,11 +41,6 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             path, f"kind is {config['kind']!r}, and model.encoder is {_short(config['model'].get('encoder'))}"
         )
     return config | {"model": model}
-
-
-def _reads_frames(model: Any) -> bool:
-    given = model.get("input") if isinstance(model, dict) else None
-    return isinstance(given, dict) and given.get("kind") == "frames"
 
 
 def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:

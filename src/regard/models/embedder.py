@@ -41,7 +41,7 @@ class EmbedderOptions(TextModelOptions):
 
     def check(self) -> Iterator[str]:
         yield from super().check()
-        if self.input.kind != "tokens":
+        if not self.input.reads_text:
             yield f"model.input is {self.input.kind}, and an embedder reads text; leave it out"
         yield from self.pooling.check(self.encoder.width_of(self.dim), "model.pooling")
 

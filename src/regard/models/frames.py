@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -20,6 +20,7 @@ from regard.models.options import INPUTS, InputOptions
 class FrameInputOptions(InputOptions):
     """Frames of numbers: X̃ = XWᵀ + b, to which the encoder adds its positions."""
 
+    reads_text: ClassVar = False
     kind: Literal["frames"] = "frames"
     bias: bool = Field(default=True, description="add a bias")
 

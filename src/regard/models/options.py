@@ -118,6 +118,7 @@ class InputOptions(PartOptions):
     registry: ClassVar = INPUTS
     default_kind: ClassVar = "tokens"
     shorthand: ClassVar = True  # `input: frames`
+    reads_text: ClassVar[bool] = True  # False: sequences of numbers
 
     if TYPE_CHECKING:
         kind: Any
@@ -133,6 +134,13 @@ class InputOptions(PartOptions):
     def build_input(self, size: int, dim: int, *, scaled: bool, embedding_dropout: float) -> nn.Module:
         """The layer; `size` is the number of tokens or channels, `scaled` multiplies embeddings by √dim."""
         raise NotImplementedError
+
+
+def reads_numbers(model: Any) -> bool:
+    """True if the model of a raw `model:` block reads sequences of numbers."""
+    given = model.get("input") if isinstance(model, dict) else None
+    kind = given.get("kind") if isinstance(given, dict) else given
+    return isinstance(kind, str) and kind in INPUTS and not INPUTS[kind].reads_text
 
 
 class EncoderOptions(PartOptions):

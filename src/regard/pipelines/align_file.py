@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
+from regard.models.frames import require_text
 from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
@@ -175,7 +176,9 @@ class Aligner:
 
 def load_translator(folder: Path, device: Any) -> Translator:
     """Load a translator; another kind of model is an error."""
-    return load_kind(folder, device, Translator, "aligning takes a translator")
+    model = load_kind(folder, device, Translator, "aligning takes a translator")
+    require_text(model, "align")
+    return model
 
 
 def load_translators(folder: Path, reverse: Path | None, device: Any) -> tuple[Translator, Translator | None]:

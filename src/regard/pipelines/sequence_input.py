@@ -13,6 +13,7 @@ from regard.data.sequence_rows import COLUMNS
 from regard.data.text_files import suffix
 from regard.errors import OptionError
 from regard.models.folder import model_in, read_config
+from regard.models.options import reads_numbers
 from regard.pipelines.input import Layout, Source, WholeLine
 from regard.pipelines.table import TextLocation, locate_text
 
@@ -31,8 +32,7 @@ class InFolder:
 
 def reads_sequences(folder: Path) -> bool:
     """True if the model of a folder reads sequences of numbers."""
-    block = read_config(model_in(folder))["model"]
-    return (block.get("input") or {}).get("kind") == "frames"
+    return reads_numbers(read_config(model_in(folder))["model"])
 
 
 def open_sequences(

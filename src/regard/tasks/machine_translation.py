@@ -11,8 +11,9 @@ from regard.decoding.limits import Limits
 from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import perplexity
 from regard.evaluation.translation import corpus_bleu
+from regard.models.options import reads_numbers
 from regard.pipelines.translate import translate
-from regard.tasks.task import TASKS, Evaluation, Predictions, Task, reads_frames
+from regard.tasks.task import TASKS, Evaluation, Predictions, Task
 
 if TYPE_CHECKING:
     from regard.recipe.schema import Recipe
@@ -30,7 +31,7 @@ class Translate(Task):
         raw = super().apply_defaults(raw)
         if isinstance(raw["model"], dict) and raw["model"].get("encoder") is None:
             raw["model"] = {**raw["model"], "encoder": {}}
-        if reads_frames(raw):  # which have no embedding table to share
+        if reads_numbers(raw.get("model")):  # which have no embedding table to share
             raw["model"] = {"tie": "target", **raw["model"]}
         return raw
 

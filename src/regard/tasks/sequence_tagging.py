@@ -9,8 +9,9 @@ from regard.data.batch import Batch
 from regard.data.row_formats import ROW_FORMATS
 from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.evaluation.tagging import tagging_scores
+from regard.models.options import reads_numbers
 from regard.models.tagger import TaggerOptions, tag_texts
-from regard.tasks.task import TASKS, Evaluation, Predictions, reads_frames
+from regard.tasks.task import TASKS, Evaluation, Predictions
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Tag(TextTask):
     def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Use words with character features, and no label smoothing, which a CRF does not support."""
         raw = super().apply_defaults(raw)
-        words = {"kind": "word" if reads_frames(raw) else "word-characters"}
+        words = {"kind": "word" if reads_numbers(raw.get("model")) else "word-characters"}
         for key, default in (("tokenizer", words), ("training", {"smoothing": 0.0})):
             block = raw.get(key, {})
             if isinstance(block, dict):
@@ -44,7 +45,7 @@ class Tag(TextTask):
         yield from super().validate(recipe)
         model, training = recipe.model, recipe.training
         assert isinstance(model, TaggerOptions)
-        if model.input.kind == "tokens":
+        if model.input.reads_text:
             yield from _validate_tokenizer(model, recipe.tokenizer.kind)
         if model.characters is not None and model.characters.width >= model.dim:
             yield (

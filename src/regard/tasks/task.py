@@ -167,13 +167,6 @@ class Task(ABC):
 TASKS: Registry[type[Task]] = Registry("task")
 
 
-def reads_frames(raw: dict[str, Any]) -> bool:
-    """True if the model of a recipe's raw mapping reads sequences of numbers."""
-    model = raw.get("model")
-    given = model.get("input") if isinstance(model, dict) else None
-    return (given.get("kind") if isinstance(given, dict) else given) == "frames"
-
-
 def get_task(name: str) -> Task:
     """Return the task of that name."""
     return TASKS[name](name)
