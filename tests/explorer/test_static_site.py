@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,34 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
     tab.keyboard.press("Shift+ArrowUp")
     tab.wait_for_selector("#leave-one-out")
     assert tab.locator(".list li").count() == 1
+
+
+def test_hostile_texts_stay_text_and_errors_are_one_sentence(tab, sites):
+    with toy.files_served(sites["transformer"]) as address:
+        tab.goto(address)
+        until(tab, "document.querySelector('.lines button.word')")
+        for text in ("<img src=x onerror=alert(1)> dog", "😀 كلب red", "\u202e dog"):
+            type_text(tab, text)
+            assert tab.locator("#error").is_hidden() and tab.locator("#view img").count() == 0
+        type_text(tab, "dog " * 600)
+        said = tab.inner_text("#error")
+        assert said == "The text has 2,400 characters, and the explorer takes at most 2,000; shorten it."
+        type_text(tab, "a " * 513)
+        said = tab.inner_text("#error")
+        assert said == "The text has 513 tokens, and the explorer takes at most 512; shorten it."
+
+
+def test_a_site_with_a_missing_file_says_so_and_keeps_the_mechanism(tab, sites, tmp_path):
+    shutil.copytree(sites["transformer"], tmp_path / "site")
+    (tmp_path / "site" / "model" / "model.safetensors").unlink()
+    tab.expected.append("404")
+    with toy.files_served(tmp_path / "site") as address:
+        tab.goto(address)
+        until(tab, "!document.getElementById('error').hidden")
+        assert tab.inner_text("#error").startswith(
+            "The file model/model.safetensors is missing; write the folder"
+        )
+        until(tab, "document.getElementById('view').dataset.view === 'mechanism'")
 
 
 HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12",

@@ -78,7 +78,7 @@ def test_words_of_a_tagger_and_tokens_of_a_language_model_can_be_chosen(tmp_path
 def test_where_figures_are_not_defined_there_is_a_reason(translator):
     assert trust(embedder(), "a cat")[1] == {"reason": NO_DISTRIBUTION}
     assert "no attention" in trust(tagger("recurrent"), "ada met")[1]["reason"]
-    assert "shorten" in trust(translator, "ein Hund " * 20)[1]["reason"]
+    assert "at most 128 tokens" in trust(translator, "ein Hund " * 20)[1]["reason"]
     assert "there is no token 99" in trust(translator, "ein", row=99)[1]["reason"]
 
 

@@ -78,11 +78,12 @@ const methods = {
 
   async run({ text, to = "", beam = 1, base = null, changes = [], prefix = [] }, id) {
     const before = base === null ? null : get(base), pause = pauseFor(id), { source, target } = translator;
+    const { characters, tokens } = description.limits, shorten = (count, what, most) =>
+      new Error(`The text has ${count.toLocaleString("en")} ${what}, and the explorer takes at most ${most.toLocaleString("en")}; shorten it.`);
+    if (text.length > characters) throw shorten(text.length, "characters", characters);
     const given = addTarget(text, to), { ids, spans } = source.encode(given);
     if (!ids.length) throw new Error("The tokenizer makes no token of this text; type another.");
-    if (ids.length > description.limits.tokens) {
-      throw new Error(`The text has ${ids.length} tokens, and the explorer takes at most ${description.limits.tokens}; shorten it.`);
-    }
+    if (ids.length > tokens) throw shorten(ids.length, "tokens", tokens);
     const input = [...ids, EOS], found = await translator.search(input, { beam, changes, prefix, pause }), best = found[0];
     const plain = (tokens) => target.decode(tokens.filter((token) => token !== EOS));
     const output = { text: plain(best.tokens), logP: best.logP, ended: best.ended, tokenLogP: best.tokenLogP, forced: plain(prefix),
