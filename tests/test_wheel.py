@@ -32,6 +32,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
         "regard/data/samples/tatoeba-sample.tsv.xz", "regard/recipes/small.yaml",
         "regard/data/language_trigrams.txt",
         "regard/lessons/scripts/01_soft_lookup.py", "regard/lessons/scripts/checks/01.py",
+        "regard/lessons/logs/progression-tatoeba.json", "regard/lessons/logs/trainability.json",
         "regard/explorer/page/index.html", "regard/explorer/page/app.js",
     }  # fmt: skip
     models = [path for path in (ROOT / "src/regard/models/bundled").rglob("*") if path.is_file()]
