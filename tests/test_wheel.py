@@ -56,6 +56,8 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
     assert "soft lookup" in run(
         str(tmp_path / "env" / "bin" / "regard"), "lessons", "1", cwd=tmp_path, env=clean
     )
+    review = ("classify", "A gripping story, wonderfully acted.")
+    assert "positive\t" in run(str(tmp_path / "env" / "bin" / "regard"), *review, cwd=tmp_path, env=clean)
     (tmp_path / "models").mkdir()
     catalogued(tmp_path / "models")
     named = clean | {"REGARD_MODELS": str(tmp_path / "models")}

@@ -1,16 +1,17 @@
 """Build the data of the bundled translator from Tatoeba and Europarl: clean splits, four directions.
 
-    python -m benchmarks.translator.prepare OUT                from the four corpora in REGARD_DATA
-    python -m benchmarks.translator.prepare OUT --directions   only write OUT/directions again
+    python -m benchmarks.translator.prepare OUT                       from the four corpora in REGARD_DATA
+    python -m benchmarks.translator.prepare OUT --directions FOLDER   files per direction, from OUT's pairs
 
 A test or validation row is the only one of its English sentence and of its other side. Training rows that
 share a side with any test or validation row, also of another corpus, are left out: sides are compared without
 case, punctuation and accents. So no sentence of a test set, in any language, is in the training data.
 
 Written to OUT:
-    CORPUS.en-LANGUAGE.SPLIT.tsv.xz         pairs, English first
-    directions/CORPUS.DIRECTION.SPLIT.tsv   one file per direction: `>>de<< English text` TAB German text
-    directions/validation.tsv               some rows of each direction, for validation while training
+    CORPUS.en-LANGUAGE.SPLIT.tsv.xz   pairs, English first
+Written to FOLDER:
+    CORPUS.DIRECTION.SPLIT.tsv        one file per direction: `>>de<< English text` TAB German text
+    validation.tsv                    some rows of each direction, for validation while training
 """
 
 from __future__ import annotations
@@ -167,11 +168,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("out", type=Path, help="folder to write")
     parser.add_argument("--europarl", type=int, default=200_000, help="pairs of each Europarl corpus")
-    parser.add_argument("--directions", action="store_true", help="only write OUT/directions again")
+    parser.add_argument(
+        "--directions", type=Path, metavar="FOLDER", help="only write files per direction here"
+    )
     options = parser.parse_args(argv)
-    if not options.directions:
+    if options.directions:
+        write_directions(options.out, options.directions)
+    else:
         prepare(options.out, options.europarl)
-    write_directions(options.out, options.out / "directions")
     return 0
 
 

@@ -1,7 +1,7 @@
 """BLEU and chrF of a translator of several languages, per corpus and direction.
 
-python -m benchmarks.translator.score MODEL OUT/directions                  validation sets
-python -m benchmarks.translator.score MODEL OUT/directions --split test     test sets: once, at the end
+python -m benchmarks.translator.score MODEL FOLDER                  validation sets
+python -m benchmarks.translator.score MODEL FOLDER --split test     test sets: once, at the end
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path, help="model folder")
-    parser.add_argument("data", type=Path, help="folder of the files per direction")
+    parser.add_argument("data", type=Path, help="folder of the files per direction, by prepare.py")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--precision", default="auto", help="of the CPU engine: auto, float32 or int8")
