@@ -16,6 +16,7 @@ from regard.models import folder as folders
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.pipelines.align import View, align, align_words, best_view, clearest_view
+from regard.pipelines.alignment_head import AlignmentHead
 from regard.pipelines.word_links import LinkSelection, flipped, grow_diag_final_and, pharaoh
 from tests.models.small import DECODERS, ENCODERS
 
@@ -252,3 +253,21 @@ def test_a_full_disk_is_one_sentence(made):
     assert done.returncode == 2
     assert done.stderr.startswith("regard: the disk of standard output is full")
     assert done.stderr.count("\n") == 1
+
+
+def test_heads_are_learned_from_links_stored_with_the_models_and_used(made, run):
+    path, forward, _ = made
+    files = ("-i", path / "src", path / "tgt.gz", "--model", path / "forward", "--reverse", path / "backward")
+    code, _, errors = run(*files, "--learned")
+    assert code == 2 and "there is no alignment head" in errors
+    code, _, errors = run(*files, "--learn", "--steps", 3)
+    assert code == 0 and errors.count("aligner.safetensors") == 2
+    code, out, _ = run("-i", path / "src", path / "tgt.gz", "--model", path / "forward", "--learned")
+    head = AlignmentHead.load(path / "forward", forward)
+    assert code == 0 and out == lines(align(SOURCES, TARGETS, forward, view=head))
+    code, out, _ = run(*files, "--learned")
+    assert code == 0 and len(out.splitlines()) == 5 and out.splitlines()[1] == ""
+    code, _, errors = run(*files, "--learned", "--layer", 0)
+    assert code == 2 and "leave out --learn, --layer, --head and --shift" in errors
+    code, _, errors = run(*files, "--learn", "--gold", path / "gold")
+    assert code == 2 and "--learn writes alignment heads instead of links" in errors

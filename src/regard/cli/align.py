@@ -114,6 +114,40 @@ class ViewOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class LearningOptions(OptionGroup):
+    """Alignment heads, which are trained on links."""
+
+    learn: Annotated[
+        bool,
+        option(
+            "--learn",
+            help="Train an alignment head on the links of these pairs; it is stored in each model's folder.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = False
+    learned: Annotated[
+        bool,
+        option("--learned", help="Align with the stored head instead of attention.", rich_help_panel=SEARCH),
+    ] = False
+    steps: Annotated[
+        int, option("--steps", min=1, help="With --learn: training steps.", rich_help_panel=SEARCH)
+    ] = 1500
+
+    def check(self, view: ViewOptions, gold: GoldOptions, output: OutputOptions) -> None:
+        """Raise OptionError for options that exclude each other."""
+        from regard.errors import OptionError
+
+        if self.learned and (self.learn or view.layer or view.head or view.shift):
+            raise OptionError(
+                "--learned aligns with a stored head; leave out --learn, --layer, --head and --shift"
+            )
+        if self.learn and (gold.gold is not None or output.output is not None or output.show):
+            raise OptionError(
+                "--learn writes alignment heads instead of links; leave out --gold, -o and --show"
+            )
+
+
+@dataclass(frozen=True)
 class LinkOptions(OptionGroup):
     """Which links are kept."""
 
@@ -205,6 +239,7 @@ def command(
     input: InputOptions,
     view: ViewOptions,
     link: LinkOptions,
+    learning: LearningOptions,
     output: OutputOptions,
     picture: shared.PictureFileOptions,
     gold: GoldOptions,
@@ -226,12 +261,14 @@ def command(
     """
     from regard.cli.jobs import model_folder
     from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
+    from regard.pipelines.alignment_head import AlignmentHead
     from regard.pipelines.word_links import LinkSelection
     from regard.training.distributed import pick_device
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)
     gold.check()
+    learning.check(view, gold, output)
     shared.check_folders(output.output)
     _check_picture(picture, None if input.files else [" ".join(text or [])])
     folder = model_folder(model, "align", text or [], direction.to)
@@ -239,12 +276,32 @@ def command(
     sizes = count_words(pairs)
     gold_links = gold.read(sizes)
     models = load_translators(folder, direction.reverse, pick_device(device))
-    aligner = Aligner(*models, pairs, choice, selection, direction.to)
+    folders = [folder, *([direction.reverse] if direction.reverse else [])]
+    heads = []
+    if learning.learned:
+        used = zip(folders, models, strict=False)  # without --reverse, one of each
+        heads = [AlignmentHead.load(path, loaded) for path, loaded in used if loaded is not None]
+    aligner = Aligner(*models, pairs, choice, selection, direction.to, heads)
     if choice.is_automatic:
         _report_views(aligner)
+    if learning.learn:
+        _learn(aligner, pairs, folders, learning.steps)
+        return
     links = _write_links(aligner, pairs, len(sizes), output, picture, print_links=gold_links is None)
     if gold_links is not None:
         _print_scores(links, gold_links, gold.as_json)
+
+
+def _learn(aligner: Aligner, pairs: Pairs, folders: list[Path], steps: int) -> None:
+    """Train alignment heads, and print where they are."""
+    from regard.files.progress import track
+    from regard.pipelines.align_file import learn_heads
+    from regard.pipelines.alignment_head import HeadTraining
+
+    with track(steps * len(folders), "learning alignment", "steps") as bar:
+        paths = learn_heads(aligner, pairs, folders, HeadTraining(steps), lambda step, loss: bar.advance(1))
+    for path in paths:
+        print(f"regard: wrote {path}; use it with --learned", file=sys.stderr)
 
 
 def _write_links(
@@ -285,8 +342,10 @@ def _print_scores(links: list[Links], gold: list[Gold], as_json: bool) -> None:
 
 def _report_views(aligner: Aligner) -> None:
     """Print the layer, head and step that were chosen."""
+    from regard.pipelines.align import View
+
     for direction, view in (("", aligner.view), ("backwards ", aligner.reverse_view)):
-        if view is not None:
+        if isinstance(view, View):
             step = f"the step that {'reads' if view.shift else 'generates'} a token"
             detail = step if view.head is None else f"head {view.head}"
             print(f"regard: {direction}by layer {view.layer}, {detail}", file=sys.stderr)

@@ -23,6 +23,7 @@ from regard.models.default import as_model
 from regard.models.frames import require_text
 from regard.models.target_language import add_target, target_of
 from regard.models.translator import Translator
+from regard.pipelines.alignment_head import AlignmentHead
 from regard.pipelines.token_words import WordAlignment, Words, word_weights
 from regard.pipelines.word_links import Links, LinkSelection, mutual
 
@@ -65,7 +66,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     model: Any = None,
     *,
     to: str | None = None,
-    view: View | None = None,
+    view: View | AlignmentHead | None = None,
     threshold: float | None = None,
     mutual: bool = False,
 ) -> Links | list[Links]:
@@ -82,7 +83,8 @@ def align(  # pyright: ignore[reportInconsistentOverload]
         model: a model folder, a name of `regard models` or a loaded translator. By default the folder in
             REGARD_MODEL, else a bundled model.
         to: the language of the targets, for a model of several; guessed from them by default.
-        view: the layer, head and step to align with; by default the mean of all layers and heads.
+        view: the layer, head and step to align with, or a learned `AlignmentHead`; by default the mean of all
+            layers and heads.
         threshold: return every link of at least this weight; by default each target word's strongest.
         mutual: return only links between words that are each other's strongest.
     """
@@ -93,7 +95,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
             "sources and targets are two texts or two lists of texts, got one of each; "
             "give both in the same form"
         )
-    arguments.instance("view", view, (View, type(None)), "a View, or None")
+    arguments.instance("view", view, (View, AlignmentHead, type(None)), "a View, an AlignmentHead, or None")
     selection = LinkSelection(threshold, arguments.flag("mutual", mutual))
     translator = as_model(model, "align", to)
     if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
@@ -108,13 +110,19 @@ def align(  # pyright: ignore[reportInconsistentOverload]
 
 
 def align_words(
-    sources: Sequence[str], targets: Sequence[str], model: Translator, view: View | None = None
+    sources: Sequence[str],
+    targets: Sequence[str],
+    model: Translator,
+    view: View | AlignmentHead | None = None,
 ) -> Iterator[tuple[int, WordAlignment]]:
     """Yield the index and the attention between words of each pair, in any order."""
     if len(sources) != len(targets):
         raise DataError(
             f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
         )
+    if isinstance(view, AlignmentHead):
+        yield from view.align_words(sources, targets, model)
+        return
     view = view or View()
     for i, attention in attention_of_pairs(sources, targets, model):
         source, target = _words(model, sources[i], targets[i])

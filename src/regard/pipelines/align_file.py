@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
+from regard.models.folder import model_in
 from regard.models.frames import require_text
 from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
+from regard.pipelines.alignment_head import HEAD, AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.input import Reader, Source
 from regard.pipelines.job import convert_write_errors, load_kind
-from regard.pipelines.word_links import Links, LinkSelection
+from regard.pipelines.word_links import Links, LinkSelection, flipped
 
 CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
 MAX_CHARACTERS = 5000  # per line: the attention maps of longer lines need too much memory
@@ -141,16 +143,24 @@ class Aligner:
         choice: ViewChoice,
         selection: LinkSelection,
         to: str | None = None,
+        heads: Sequence[AlignmentHead] = (),
     ) -> None:
-        """`to` is the language of the targets, for a model of several; by default it is guessed from them."""
+        """`to` is the language of the targets, for a model of several; by default it is guessed from them.
+
+        `heads` are learned ones, one per model, used instead of the models' attention.
+        """
         sources, targets = next(chunks(pairs, SAMPLE))
         self.model, self.reverse, self.selection = model, reverse, selection
         if to is not None:
             check_target(model, to)
         self._to = target_of(targets, model, to)
         self._reverse_to = None if reverse is None else target_of(sources, reverse)
+        self.view: View | AlignmentHead | None = None
+        self.reverse_view: View | AlignmentHead | None = None
+        if heads:
+            self.view, self.reverse_view = (*heads, None)[:2]
+            return
         self.view = choice.choose(model, add_target(sources, model, self._to), targets)
-        self.reverse_view = None
         if reverse is not None:
             tagged = add_target(targets, reverse, self._reverse_to)
             self.reverse_view = choice.choose(reverse, tagged, sources)
@@ -179,6 +189,27 @@ def load_translator(folder: Path, device: Any) -> Translator:
     model = load_kind(folder, device, Translator, "aligning takes a translator")
     require_text(model, "align")
     return model
+
+
+def learn_heads(
+    aligner: Aligner,
+    pairs: Pairs,
+    folders: Sequence[Path],
+    options: HeadTraining,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> list[Path]:
+    """Train an alignment head of each model on the links of the pairs; write it into the model's folder."""
+    sources, targets, links = [], [], []
+    for some_sources, some_targets in chunks(pairs):
+        links += [pair.links for pair in aligner(some_sources, some_targets, lambda count: None)]
+        sources, targets = sources + some_sources, targets + some_targets
+    paths = []
+    sides = ((sources, targets, links), (targets, sources, [flipped(pair) for pair in links]))
+    for folder, model, side in zip(folders, (aligner.model, aligner.reverse), sides, strict=False):
+        assert model is not None
+        paths.append(model_in(folder) / HEAD)
+        train_alignment_head(model, *side, options, report).save(paths[-1])
+    return paths
 
 
 def load_translators(folder: Path, reverse: Path | None, device: Any) -> tuple[Translator, Translator | None]:
@@ -211,7 +242,7 @@ def _weights(
     model: Translator,
     sources: list[str],
     targets: list[str],
-    view: View | None,
+    view: View | AlignmentHead | None,
     advance: Callable[[int], None],
 ) -> list[Tensor]:
     """Return the weights between the words of each pair, in order."""

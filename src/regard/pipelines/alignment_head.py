@@ -26,10 +26,12 @@ from regard.data.tokenizer import BOS, PAD
 from regard.decoding.batching import evaluation_mode
 from regard.errors import DataError, FolderError, OptionError
 from regard.files.atomic import atomic_path
+from regard.models.folder import model_in
 from regard.models.translator import Translator
 from regard.pipelines.token_words import WordAlignment, Words, word_weights
 from regard.pipelines.word_links import Links
 
+HEAD = "aligner.safetensors"  # in a model folder
 BATCH_TOKENS = 4096  # target tokens, padding included
 
 
@@ -41,28 +43,29 @@ class HeadTraining:
         steps: optimizer steps.
         lr: the first learning rate.
         batch_tokens: target tokens of a batch, padding included.
-        layer: the decoder layer whose states are the queries, from 0; −1 is the last.
+        layer: the decoder layer whose states are the queries, from 0; −1 is the last. By default the last but
+            one: the last one is about the next token.
         seed: of the weights and of the order of the pairs.
     """
 
     steps: int = 1500
     lr: float = 1e-3
     batch_tokens: int = BATCH_TOKENS
-    layer: int = -2
+    layer: int | None = None
     seed: int = 1
 
 
 class AlignmentHead(nn.Module):
     """Attention from the states of a decoder layer, when it reads a token, to the states of the encoder."""
 
-    def __init__(self, decoder_width: int, encoder_width: int, layer: int = -2) -> None:
+    def __init__(self, decoder_width: int, encoder_width: int, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.query = nn.Linear(decoder_width, decoder_width, bias=False)
         self.key = nn.Linear(encoder_width, decoder_width, bias=False)
 
     @classmethod
-    def of(cls, model: Translator, layer: int = -2) -> AlignmentHead:
+    def of(cls, model: Translator, layer: int | None = None) -> AlignmentHead:
         """A new head for a translator with a Transformer decoder."""
         layers: Any = getattr(model.decoder, "layers", None)
         if not isinstance(model, Translator) or not isinstance(layers, nn.ModuleList):
@@ -70,6 +73,7 @@ class AlignmentHead(nn.Module):
                 "an alignment head needs a translator with a Transformer decoder; train one with "
                 "model.decoder.kind=transformer"
             )
+        layer = max(0, len(layers) - 2) if layer is None else layer
         if not -len(layers) <= layer < len(layers):
             raise OptionError(f"layer {layer} does not exist; this decoder has {len(layers)} layers, from 0")
         return cls(model.decoder.width, model.encoder.width, layer).to(model.device)  # type: ignore[arg-type]
@@ -84,8 +88,13 @@ class AlignmentHead(nn.Module):
         self, sources: Sequence[str], targets: Sequence[str], model: Translator
     ) -> Iterator[tuple[int, WordAlignment]]:
         """Yield the index and the weights between words of each pair, in any order."""
+        pairs = _Pairs(model, sources, targets)
+        for i in range(len(sources)):
+            if i not in pairs.filled:
+                between = torch.zeros(len(targets[i].split()), len(sources[i].split()), dtype=torch.float64)
+                yield i, WordAlignment(between, sources[i].split(), targets[i].split())
         with torch.no_grad():
-            for batch in _Pairs(model, sources, targets).batches(BATCH_TOKENS):
+            for batch in pairs.batches(BATCH_TOKENS):
                 weights = self(*_states(model, batch, self.layer)).cpu()  # (batch, T, S)
                 for row, i in enumerate(batch.rows):
                     source, target = batch.words[row]
@@ -100,7 +109,10 @@ class AlignmentHead(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, model: Translator) -> AlignmentHead:
-        """Read the weights of a head for this model."""
+        """Read the weights of a head for this model, from a file or from its model folder."""
+        path = model_in(Path(path)) / HEAD if Path(path).is_dir() else Path(path)
+        if not path.is_file():
+            raise FolderError(f"there is no alignment head {path}; train one with `regard align --learn`")
         try:
             with safe_open(str(path), "pt") as stored:
                 layer = int((stored.metadata() or {})["layer"])
@@ -180,13 +192,15 @@ class _Pairs:
         self._known: dict[int, tuple[Words, Words]] = {}
         tokenizers: Any = model.source_tokenizer, model.target_tokenizer
         self.ids = [t.encode_batch(list(texts)) for t, texts in zip(tokenizers, self.texts, strict=True)]
+        # pairs with tokens on both sides
+        self.filled = {i for i, pair in enumerate(zip(*self.ids, strict=True)) if all(map(len, pair))}
 
     def batches(self, tokens: int, draw: torch.Generator | None = None) -> Iterator[_Batch]:
         """Yield batches of similar length; with `draw` in random order."""
         lengths = [max(map(len, pair)) + 1 for pair in zip(*self.ids, strict=True)]
-        order = range(len(lengths))
+        order = sorted(self.filled)
         if draw is not None:
-            order = torch.randperm(len(lengths), generator=draw).tolist()
+            order = [order[i] for i in torch.randperm(len(order), generator=draw).tolist()]
         order = sorted(order, key=lengths.__getitem__)  # stable: equal lengths stay shuffled
         groups: list[list[int]] = [[]]
         for i in order:
