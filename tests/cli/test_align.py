@@ -234,7 +234,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(made):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_full_disk_is_one_sentence(made):
+def test_a_full_disk_is_an_error_of_one_sentence(made):
     path = made[0]
     command = [
         sys.executable,

@@ -68,7 +68,7 @@ def test_all_names_are_checked_before_anything_is_fetched(server):
         data.command(["get", "sst2", "sst3"])
     with pytest.raises(DataError, match="needs a name, such as `regard data get sst2`"):
         data.command(["get"])
-    assert not server.asked
+    assert not server.requested
 
 
 def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch, tmp_path, capsys):
@@ -82,10 +82,10 @@ def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch
         f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Download it now? [y/N]"
         in output
     )
-    assert len(server.asked) == 3 and capsys.readouterr().out == ""
+    assert len(server.requested) == 3 and capsys.readouterr().out == ""
     with terminal(monkeypatch, b"") as shown:
         data.offer({"corpus": "sst2"})  # it is here: no question
-    assert len(server.asked) == 3
+    assert len(server.requested) == 3
 
 
 def test_no_on_a_terminal_ends_in_the_sentence(server, monkeypatch):
@@ -94,13 +94,13 @@ def test_no_on_a_terminal_ends_in_the_sentence(server, monkeypatch):
         pytest.raises(DataError, match="fetch it with `regard data get sst2`"),
     ):
         train.command("sst2", dry_run=True)
-    assert not server.asked
+    assert not server.requested
 
 
 def test_no_question_without_a_terminal(server):
     with pytest.raises(DataError, match="fetch it with `regard data get sst2`"):
         train.command("sst2", dry_run=True)
-    assert not server.asked
+    assert not server.requested
 
 
 def test_no_question_under_torchrun(server, monkeypatch):

@@ -80,7 +80,7 @@ def test_other_files_in_a_folder_survive_its_replacement(tmp_path):
     assert result == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_an_unwritable_folder_is_an_error_of_one_sentence(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(FolderError, match=r"file cannot be written \(.*(exists|directory)"):
         write_folder(tmp_path / "file" / "step-00000001", fill_with("x"))
@@ -261,7 +261,7 @@ def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_is_an_error_of_one_sentence(tmp_path):
     def build(folder):
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)
