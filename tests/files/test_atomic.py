@@ -271,7 +271,7 @@ def test_a_full_disk_is_an_error_of_one_sentence(tmp_path):
     assert os.listdir(tmp_path) == ["set.lock"]
 
 
-def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_may_not_be_written_is_an_error_of_one_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FolderError, match="cannot be written"):
         build_folder(tmp_path / "file" / "set", is_complete, lambda folder: None)

@@ -48,7 +48,7 @@ def test_a_lock_removed_between_open_and_lock_is_taken_anew(tmp_path, monkeypatc
     second.release()
 
 
-def test_a_disk_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path, monkeypatch):
     def refused(*args):
         raise OSError(errno.EROFS, "Read-only file system")
 

@@ -218,7 +218,7 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (
             lambda c, x: [c.append(x, x) for _ in range(3)],
@@ -248,8 +248,8 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         ),
     ],
 )
-def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, says):
-    with pytest.raises(regard.RegardError, match=says):
+def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, message):
+    with pytest.raises(regard.RegardError, match=message):
         make(StaticCache(B, H, ROOM, D, dtype=torch.float64), draw(B, H, 5, D))
 
 

@@ -240,7 +240,7 @@ def test_a_grid_is_plotted_with_one_axes_per_head():
     assert len([axes for axes in figure.axes if axes.images]) == 6
 
 
-def test_wrong_input_is_one_sentence():
+def test_wrong_input_is_an_error_of_one_sentence():
     weights = torch.ones(2, 3, 4) / 4
     for call in (
         lambda: attention_picture({"": weights}, "heat"),

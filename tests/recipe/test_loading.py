@@ -454,7 +454,7 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_file_error(tmp_pat
     "key",
     ["model.dim", "tokenizer.size", "batch.tokens", "batch.accumulate", "training.steps", "schedule.warmup"],
 )
-def test_a_huge_size_is_one_sentence(key):
+def test_a_huge_size_is_an_error_of_one_sentence(key):
     """Without a limit it would overflow in torch and numpy."""
     with pytest.raises(RecipeError, match=rf"{key} is 1180591620717411303424, and must be at most \d+"):
         load_recipe("small", [f"{key}={2**70}"])

@@ -101,7 +101,7 @@ def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
         ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
     ],
 )
-def test_contradicting_keys_are_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_contradicting_keys_are_errors_of_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         train(recipe(tmp_path, **changes), folder=tmp_path / "run", quiet=True)
 
