@@ -87,7 +87,7 @@ def test_adding_skips_documents_that_are_in_the_index(run, made, texts):
 
 
 def test_an_interrupt_keeps_added_documents(run, model, texts, tmp_path, monkeypatch):
-    """Ctrl-C in the second chunk keeps the first; the command with --add adds the rest, without duplicates."""
+    """Ctrl-C in the second chunk keeps the first; with --add the rest is added, without duplicates."""
     monkeypatch.setattr(index, "CHUNK", 3)
     real, calls = index._add, []
 

@@ -15,7 +15,7 @@ from regard.models.folder import load
 from regard.pipelines.classify import classify
 from regard.serving.http_errors import RequestError
 from tests.decoding import model_folders
-from tests.models.test_tagger import made as tagger
+from tests.models.test_tagger import make_tagger as tagger
 from tests.search.small import embedder
 from tests.serving.server import write_model
 

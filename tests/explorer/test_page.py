@@ -30,7 +30,7 @@ from regard.serving.text_services import make_service
 from tests.decoding import model_folders
 from tests.explorer import toy
 from tests.explorer.toy import type_text, until
-from tests.models.test_tagger import made as tagger
+from tests.models.test_tagger import make_tagger as tagger
 from tests.search.small import embedder
 from tests.serving.server import running, write_model
 

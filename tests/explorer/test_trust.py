@@ -14,7 +14,7 @@ from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS, chance, readings
 from regard.models.folder import load
 from tests.decoding import model_folders
 from tests.explorer import toy
-from tests.models.test_tagger import made as tagger
+from tests.models.test_tagger import make_tagger as tagger
 from tests.search.small import embedder
 from tests.serving.server import write_model
 

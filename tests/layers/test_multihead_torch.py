@@ -34,10 +34,10 @@ def inputs(layer):
     )
 
 
-def run(layer, q, k, v, **given):
+def run(layer, q, k, v, **options):
     if layer.batch_first:
-        return layer(q, k, v, need_weights=False, **given)[0]
-    return layer(*(x.transpose(0, 1) for x in (q, k, v)), need_weights=False, **given)[0].transpose(0, 1)
+        return layer(q, k, v, need_weights=False, **options)[0]
+    return layer(*(x.transpose(0, 1) for x in (q, k, v)), need_weights=False, **options)[0].transpose(0, 1)
 
 
 @pytest.mark.parametrize("case", CASES)

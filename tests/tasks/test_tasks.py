@@ -1,5 +1,5 @@
 """Tests of task.py, text_task.py, text_classification.py, text_embedding.py, machine_translation.py and
-language_modeling.py: classifiers from recipe to evaluation, and tasks of one's own.
+language_modeling.py: classifiers from recipe to evaluation, and user-defined tasks.
 """
 
 import copy
