@@ -81,7 +81,7 @@ ONE_LINE = {
 @pytest.mark.slow
 def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
     """In a subprocess, as on a machine without native code; stderr has one line that names the engine."""
-    patch, says = ONE_LINE[machine]
+    patch, message = ONE_LINE[machine]
     code = f"""
 from pathlib import Path
 from tests.test_documents import ROOT, blocks, train_small
@@ -105,7 +105,7 @@ assert names["engine"] is names["model"]
     )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "int8" in line]
-    assert len(lines) == 1 and says in lines[0], done.stderr
+    assert len(lines) == 1 and message in lines[0], done.stderr
     assert done.stdout.splitlines()[-1]  # what the last line of the examples translates
 
 

@@ -187,7 +187,7 @@ def test_predictions_ignore_word_order_without_positions():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Sinusoidal(5), "even"),
         (lambda: Rotary(8, fraction=0), "fraction"),
@@ -201,6 +201,6 @@ def test_predictions_ignore_word_order_without_positions():
         (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=lambda t, s: 3), "the bias function gave"),
     ],
 )
-def test_bad_positions_are_refused_with_the_reason(make, says):
-    with pytest.raises(regard.RegardError, match=says):
+def test_bad_positions_are_refused_with_the_reason(make, message):
+    with pytest.raises(regard.RegardError, match=message):
         make()

@@ -38,8 +38,7 @@ def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transfo
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Models of both directions that have learned nothing: what is tested is what is done with their
-    attention."""
+    """Untrained models of both directions; the tests check what is computed from their attention."""
     path = tmp_path_factory.mktemp("align")
     result = write(path / "forward", 1), write(path / "backward", 2)
     write(path / "language", 3, encoder=None)
@@ -106,7 +105,7 @@ def test_two_directions_are_joined(run, made):
         assert out == lines(join(a, b) for a, b in zip(forward, backward, strict=True))
 
 
-def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
+def test_mutual_links_the_best_layer_and_joint_weights(run, made):
     path, model, back = made
     _, out, _ = run("-i", path / "src", path / "tgt.gz", "--mutual", "--model", path / "forward")
     assert out == lines(align(SOURCES, TARGETS, model, mutual=True))
@@ -171,7 +170,7 @@ def test_show_draws_each_pair_above_its_links(run, made):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("nowhere", "src", "tgt.gz"), "there is no folder"),
         (("language", "src", "tgt.gz"), "is a language model, and aligning takes a translator"),
@@ -203,18 +202,18 @@ def test_show_draws_each_pair_above_its_links(run, made):
         (("forward", "src", "tgt.gz", "--reverse", "language"), "is a language model"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_two(run, made, args, says):
+def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(run, made, args, message):
     path = made[0]
     files = {"--gold", "--output", "--reverse"}
     model, *named = [path / arg if i < 3 or args[i - 1] in files else arg for i, arg in enumerate(args)]
     code, out, err = run("-i", *named, "--model", model)
     assert code == 2
-    assert says in err
+    assert message in err
     assert "Traceback" not in err and err.count("\n") == 1
     assert out == ""
 
 
-def test_a_reader_that_leaves_early_ends_it_quietly(made):
+def test_a_closed_pipe_ends_the_command_without_an_error(made):
     path = made[0]
     command = [
         sys.executable,
@@ -235,7 +234,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(made):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_full_disk_is_one_sentence(made):
+def test_a_full_disk_is_an_error_of_one_sentence(made):
     path = made[0]
     command = [
         sys.executable,

@@ -15,7 +15,7 @@ from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """The command line in this process: starting torch again for every case would take most of the time."""
+    """Run the command line in this process, which saves importing torch for every case."""
 
     def inner(*args):
         monkeypatch.setattr(sys, "argv", ["regard", "bleu", *map(str, args)])
@@ -32,8 +32,7 @@ def join(lines):
 
 @pytest.fixture
 def files(tmp_path):
-    """A hypothesis, its reference (one of each packed), the worked example of the lecture, and things that
-    go wrong."""
+    """A hypothesis and its reference (also compressed), the example of the lecture, and invalid files."""
     (tmp_path / "hyp").write_bytes(join(HYPOTHESIS))
     (tmp_path / "ref.gz").write_bytes(gzip.compress(join(REFERENCE)))
     (tmp_path / "ref.xz").write_bytes(lzma.compress(join(REFERENCE)))
@@ -98,7 +97,7 @@ def test_suspicious_files_give_warnings_beside_the_scores(run, files):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("missing", "ref.gz"), "missing"),
         (("short", "ref.gz"), "the hypothesis has 119 lines but the reference has 120"),
@@ -115,16 +114,16 @@ def test_suspicious_files_give_warnings_beside_the_scores(run, files):
         (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "p.doc"), ".png, .svg or .pdf"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_two(run, files, args, says):
+def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(run, files, args, message):
     code, out, err = run(*(arg if arg.startswith("--") or arg == "13" else files / arg for arg in args))
     assert code == 2
-    assert says in err
+    assert message in err
     assert "Traceback" not in err + out
     assert err.strip().count("\n") == 0
     assert out == ""
 
 
-def test_a_process_of_its_own_does_the_same(files):
+def test_a_separate_process_prints_the_same(files):
     command = [sys.executable, "-m", "regard", "bleu", str(files / "hyp")]
     done = [
         subprocess.run(

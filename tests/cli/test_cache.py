@@ -33,7 +33,7 @@ def entry(tmp_path):
     return path
 
 
-def test_entries_are_listed_and_pruned(regard, entry, tmp_path):
+def test_cache_entries_are_listed_and_pruned(regard, entry, tmp_path):
     code, out, _ = regard()
     assert code == 0 and all(
         word in out
@@ -48,12 +48,12 @@ def test_entries_are_listed_and_pruned(regard, entry, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [(["--max-size", "much", "--prune"], "'much'"), (["--older-than", "3"], "add --prune")],
 )
-def test_bad_options_are_one_sentence(regard, args, says):
+def test_bad_options_are_errors_of_one_sentence(regard, args, message):
     code, _, err = regard(*args)
-    assert code == 2 and says in err and err.count("\n") == 1
+    assert code == 2 and message in err and err.count("\n") == 1
 
 
 def test_sizes_are_read_and_shown():

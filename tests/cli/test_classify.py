@@ -22,7 +22,7 @@ from regard.pipelines.classify import classify as label
 from regard.pipelines.classify import word_attention
 from tests.decoding.model_folders import classifier, translator
 
-# The command as it will stand in the command line, with chunks of a few lines where asked for.
+# The command in a separate process, with chunks of a few lines on request.
 START = (
     "import sys, typer; from regard.pipelines import input as source; source.CHUNK_LINES = {lines}; import "
     "regard.cli.main as main; "
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def regard(capfd):
-    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    """Run the command in this process; return exit code, standard output and standard error."""
     app = typer.Typer()
     app.command()(classify.command)
 
@@ -204,7 +204,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "says"),
+    ("args", "error", "message"),
     [
         (["x", "--model", "{tmp}/none"], FolderError, r"there is no folder .*none"),
         (
@@ -260,7 +260,9 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
         ),
     ],
 )
-def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_errors_of_one_sentence_before_any_work(
+    folder, regard, tmp_path, args, error, message
+):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     (tmp_path / "in.tsv").write_text("id\tq\n1\tx\n", encoding="utf-8")
     (tmp_path / "in.jsonl").write_text('{"q": "x"}\n', encoding="utf-8")
@@ -269,7 +271,7 @@ def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_pa
         "{plain}": lambda: classifier(tmp_path / "other", encoder="text-cnn", pooling="max"),
     }
     args = [made[arg]() if arg in made else arg.format(folder=folder, tmp=tmp_path) for arg in args]
-    with pytest.raises(error, match=says) as raised:
+    with pytest.raises(error, match=message) as raised:
         regard(*args)
     assert isinstance(raised.value, RegardError)
     assert "\n" not in str(raised.value)
@@ -283,7 +285,7 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     assert err == "regard: 1 line is not UTF-8 (line 2); invalid bytes become �\n"
 
 
-def test_texts_that_were_cut_are_reported(tmp_path, regard):
+def test_truncated_texts_are_reported(tmp_path, regard):
     encoder = {
         "kind": "transformer",
         "layers": 1,
@@ -299,7 +301,7 @@ def test_texts_that_were_cut_are_reported(tmp_path, regard):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tmp_path):
+def test_a_job_killed_at_any_moment_resumes_to_identical_bytes(folder, tmp_path):
     draw = random.Random(1)
     texts = [
         " ".join(draw.choices(["good", "bad", "day", "of", "all"], k=draw.randint(0, 6)))
@@ -338,8 +340,8 @@ def test_standard_input_is_answered_line_by_line(folder):
     assert (process.returncode, out.decode(), err) == (0, line(two), b"")
 
 
-def test_a_closed_pipe_is_no_error(folder, tmp_path):
-    (tmp_path / "in.txt").write_text("b\n" * 20_000, encoding="utf-8")  # more than a pipe holds
+def test_a_closed_pipe_is_not_an_error(folder, tmp_path):
+    (tmp_path / "in.txt").write_text("b\n" * 20_000, encoding="utf-8")  # more than the buffer of a pipe
     process = start("-i", tmp_path / "in.txt", "--model", folder, lines=512)
     assert process.stdout.readline().decode() == line(*label(["b"], load(folder)))
     process.stdout.close()
@@ -347,7 +349,7 @@ def test_a_closed_pipe_is_no_error(folder, tmp_path):
     assert process.stderr.read() == b""
 
 
-def test_help_teaches_with_examples(regard):
+def test_the_help_has_examples(regard):
     out = regard("--help")[1]
     assert 'regard classify "a film to remember" --model runs/sst2' in out
     assert "--threshold" in out

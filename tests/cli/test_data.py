@@ -74,7 +74,7 @@ def test_json_lines_need_a_field(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("multi-30k",), "did you mean multi30k?"),
         (("nothing.tsv",), "there is no file nothing.tsv"),
@@ -83,10 +83,10 @@ def test_json_lines_need_a_field(tmp_path):
         (("tatoeba-sample", "-n", "-1"), "-n"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_two(args, says):
+def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_two(args, message):
     code, out, err = run(*args)
     assert code == 2
-    assert says in err
+    assert message in err
     assert "Traceback" not in out + err
 
 

@@ -38,8 +38,9 @@ def server(tmp_path, monkeypatch):
 
 @contextmanager
 def terminal(monkeypatch, answer):
-    """Standard input and error on a real terminal, where somebody has typed an answer; gives what is shown
-    there so far."""
+    """Connect stdin and stderr to a pseudo-terminal with a typed answer; return a function that reads the
+    output.
+    """
     pty = pytest.importorskip("pty")
     outer, inner = pty.openpty()
     os.write(outer, answer)
@@ -68,7 +69,7 @@ def test_all_names_are_checked_before_anything_is_fetched(server):
         data.command(["get", "sst2", "sst3"])
     with pytest.raises(DataError, match="needs a name, such as `regard data get sst2`"):
         data.command(["get"])
-    assert not server.asked
+    assert not server.requested
 
 
 def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch, tmp_path, capsys):
@@ -82,25 +83,25 @@ def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch
         f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Download it now? [y/N]"
         in output
     )
-    assert len(server.asked) == 3 and capsys.readouterr().out == ""
+    assert len(server.requested) == 3 and capsys.readouterr().out == ""
     with terminal(monkeypatch, b"") as shown:
-        data.offer({"corpus": "sst2"})  # it is here: no question
-    assert len(server.asked) == 3
+        data.offer({"corpus": "sst2"})  # present, so no question
+    assert len(server.requested) == 3
 
 
-def test_no_on_a_terminal_ends_in_the_sentence(server, monkeypatch):
+def test_no_on_a_terminal_ends_with_the_error(server, monkeypatch):
     with (
         terminal(monkeypatch, b"n\n"),
         pytest.raises(DataError, match="fetch it with `regard data get sst2`"),
     ):
         train.command("sst2", dry_run=True)
-    assert not server.asked
+    assert not server.requested
 
 
 def test_no_question_without_a_terminal(server):
     with pytest.raises(DataError, match="fetch it with `regard data get sst2`"):
         train.command("sst2", dry_run=True)
-    assert not server.asked
+    assert not server.requested
 
 
 def test_no_question_under_torchrun(server, monkeypatch):
@@ -137,12 +138,12 @@ def test_a_corpus_without_parts_is_described_and_is_not_trained_on(monkeypatch, 
     assert isinstance(error, DataError) and "cranfield is for search, not for training" in str(error)
 
 
-def test_the_help_teaches_by_example():
+def test_the_help_of_data_has_examples():
     out = CliRunner().invoke(app, ["data", "--help"], env={"COLUMNS": "200"}).output
     assert "regard data get sst2 multi30k" in out and "REGARD_MIRROR" in out and "HTTPS_PROXY" in out
 
 
-def test_a_mistake_is_one_sentence_and_exit_code_two(monkeypatch, tmp_path, capsys):
+def test_a_mistake_is_an_error_of_one_sentence_and_exit_code_two(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["regard", "data", "get", "europarl-en-de"])
     with pytest.raises(SystemExit) as ended:

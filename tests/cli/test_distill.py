@@ -28,7 +28,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def regard(monkeypatch, capsys, tmp_path):
-    """The command line in this process, in an empty folder with a cache of its own."""
+    """Run the command line in this process, in an empty folder with an empty cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
 
@@ -72,7 +72,7 @@ def test_a_teacher_a_student_and_the_file_of_translations(regard, place, tmp_pat
         (["--only-translate"], "distillation.teacher: there is no folder"),
     ],
 )
-def test_wrong_arguments(regard, arguments, message):
+def test_wrong_arguments_are_errors(regard, arguments, message):
     code, out, err = regard("distill", "nowhere", "small-student", *arguments)
     assert (code, out) == (2, "")
     assert message in err
@@ -119,5 +119,5 @@ def test_a_killed_teacher_resumes(regard, place, tmp_path, monkeypatch):
     assert code == 0, err
     assert "resuming the teacher after 40 of " in err
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "other"))
-    assert regard(*command, "-o", "whole.tsv")[0] == 0
-    assert (tmp_path / "resumed.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert regard(*command, "-o", "uninterrupted.tsv")[0] == 0
+    assert (tmp_path / "resumed.tsv").read_bytes() == (tmp_path / "uninterrupted.tsv").read_bytes()

@@ -70,7 +70,7 @@ def test_json_has_every_class_and_the_labels_go_to_a_file(regard, model, tmp_pat
     assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
+def test_a_user_table_is_scored(regard, model, tmp_path):
     table(tmp_path / "own.csv", [("good", "yes"), ("bad", "yes")])
     code, out, _ = regard("evaluate", model, "--data", "own.csv", "--json")
     assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5
@@ -101,7 +101,7 @@ def test_another_system_is_compared_with_both_tests(regard, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         (["yes"] * 5, "5 outputs and the test set of"),
         (
@@ -110,14 +110,14 @@ def test_another_system_is_compared_with_both_tests(regard, model, tmp_path):
         ),
     ],
 )
-def test_outputs_that_cannot_be_compared_are_one_sentence(regard, model, tmp_path, lines, says):
+def test_outputs_that_cannot_be_compared_are_errors_of_one_sentence(regard, model, tmp_path, lines, message):
     (tmp_path / "other.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     code, _, err = regard("evaluate", model, "--against", "other.txt")
-    assert code == 2 and says in err and err.count("\n") == 1
+    assert code == 2 and message in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("rows", "args", "says"),
+    ("rows", "args", "message"),
     [
         (
             [("good", "yes"), ("hm", "perhaps")],
@@ -128,10 +128,10 @@ def test_outputs_that_cannot_be_compared_are_one_sentence(regard, model, tmp_pat
         ([("good", "yes")], ["--by-length"], "apply to translators, and this model is a classifier"),
     ],
 )
-def test_files_that_cannot_be_scored_are_one_sentence(regard, model, tmp_path, rows, args, says):
+def test_files_that_cannot_be_scored_are_errors_of_one_sentence(regard, model, tmp_path, rows, args, message):
     table(tmp_path / "own.csv", rows)
     code, out, err = regard("evaluate", model, "--data", "own.csv", *args)
-    assert code == 2 and says in err and err.count("\n") == 1 and not out
+    assert code == 2 and message in err and err.count("\n") == 1 and not out
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,6 @@ def test_files_that_cannot_be_scored_are_one_sentence(regard, model, tmp_path, r
         ["export", "{}", "--to", "ctranslate2", "-o", "out"],
     ],
 )
-def test_commands_for_models_that_write_say_what_this_one_is(regard, model, command):
+def test_commands_for_generating_models_refuse_a_classifier(regard, model, command):
     code, _, err = regard(*(part.format(model) for part in command))
     assert code == 2 and "a classifier" in err and err.count("\n") == 1

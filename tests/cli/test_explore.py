@@ -56,7 +56,7 @@ def test_the_page_is_served_until_ctrl_c(folder):
         started.communicate()
 
 
-def test_errors_are_one_sentence(tmp_path, folder):
+def test_errors_are_errors_of_one_sentence(tmp_path, folder):
     model_folders.classifier(tmp_path / "labels")
     code, _, err = run("explore", folder, tmp_path / "labels", "--no-browser", "--port", 0)
     assert code == 2 and "models of one task" in err and err.count("\n") == 1

@@ -82,7 +82,7 @@ def test_a_round_trip_through_hugging_face(model, tmp_path):
     assert folder.load(tmp_path / "back").target_tokenizer == folder.load(model).target_tokenizer
 
 
-def test_wrong_words_are_one_sentence(model, tmp_path):
+def test_wrong_arguments_of_export_are_errors_of_one_sentence(model, tmp_path):
     for args, kind, output in [
         (("export", model, "--to", "tflite", "-o", tmp_path / "x"), OptionError, "'tflite'"),
         (

@@ -61,12 +61,12 @@ def test_texts_and_files_of_ones_own(regard, attending, tmp_path):  # noqa: F811
         (["--report", "nowhere/page.html"], "does not exist"),
     ],
 )
-def test_wrong_input_is_one_sentence(regard, attending, args, words):  # noqa: F811
+def test_wrong_input_is_an_error_of_one_sentence(regard, attending, args, words):  # noqa: F811
     code, out, err = regard("faithfulness", attending, *args)
     assert code == 2 and words in err and not out and "Traceback" not in err
 
 
-def test_a_model_without_attention_is_one_sentence(regard, model):  # noqa: F811
+def test_a_model_without_attention_is_an_error_of_one_sentence(regard, model):  # noqa: F811
     code, _, err = regard("faithfulness", model, "--text", "good")
     assert code == 2 and "no attention that could explain" in err
 

@@ -43,7 +43,7 @@ def command(monkeypatch, capfd, line, *more):
     return out
 
 
-def test_the_three_walks_lead_to_an_answer(monkeypatch, capfd, tmp_path):
+def test_the_three_tutorials_end_with_a_response(monkeypatch, capfd, tmp_path):
     assert [line.split()[2] for line, *_ in WALKS] == ["classifier", "tagger", "translator"]
     monkeypatch.chdir(tmp_path)
     built = {

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def regard(capfdbinary):
-    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    """Run the command in this process; return exit code, standard output and standard error."""
     app = typer.Typer()
     app.command()(generate.command)
 
@@ -47,7 +47,7 @@ def test_a_stream_is_the_prompt_and_its_continuation(folder, regard):
     )
 
 
-def test_several_texts_are_drawn_by_count(folder, regard):
+def test_count_samples_several_texts(folder, regard):
     (expected,) = search(
         ["Tom"], load(folder), strategy=Sample(seed=5, count=3), limits=Limits(max_length=10)
     )
@@ -65,7 +65,7 @@ def test_several_texts_are_drawn_by_count(folder, regard):
     assert [record["text"] for record in records] == texts
 
 
-def test_a_beam_gives_the_likeliest(folder, regard):
+def test_a_beam_gives_the_most_likely_text(folder, regard):
     (expected,) = search(["Tom"], load(folder), beam=4, limits=Limits(max_length=10))
     assert regard("Tom", "--beam", "4", "--length", "10", "--model", folder)[1] == f"Tom{expected}\n"
     both = regard("Tom", "--beam", "4", "--count", "2", "--length", "10", "--model", folder)[1]
@@ -80,7 +80,7 @@ def test_without_a_seed_texts_differ(folder, regard):
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "says"),
+    ("args", "error", "message"),
     [
         (["x", "--model", "{folder}/none"], FolderError, "there is no folder"),
         (["x", "--model", "{translator}"], FolderError, "is a translator"),
@@ -92,9 +92,9 @@ def test_without_a_seed_texts_differ(folder, regard):
         (["x", "--beam", "2", "--count", "3", "--model", "{folder}"], OptionError, "give --beam 3"),
     ],
 )
-def test_invalid_options_are_one_sentence(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_errors_of_one_sentence(folder, regard, tmp_path, args, error, message):
     where = {"folder": folder, "translator": translator(tmp_path / "t")}
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         regard(*(arg.format(**where) for arg in args))
 
 

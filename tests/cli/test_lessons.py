@@ -42,7 +42,7 @@ def test_a_check_ends_with_1_if_an_answer_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("99",), "no lesson '99'"),
         (("1", "2"), "run several with --run 1,2"),
@@ -53,7 +53,7 @@ def test_a_check_ends_with_1_if_an_answer_is_wrong(tmp_path):
         (("check", "1", "nowhere.py"), "nowhere.py does not exist"),
     ],
 )
-def test_bad_input_is_one_sentence(args, says):
+def test_bad_input_is_an_error_of_one_sentence(args, message):
     error = run(*args).exception
     assert isinstance(error, RegardError)
-    assert says in str(error) and "\n" not in str(error)
+    assert message in str(error) and "\n" not in str(error)

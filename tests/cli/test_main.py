@@ -90,7 +90,7 @@ def test_demo_learns_to_reverse_and_shows_its_attention():
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("demo", "hello8"), "1 to 16 letters a-z, got 'hello8'"),
         (("cost", "-T", "1"), "-T"),
@@ -101,8 +101,8 @@ def test_demo_learns_to_reverse_and_shows_its_attention():
         (("cost", "--lengths", "8", "--picture", "times.txt"), "ends in .svg"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_two(args, says):
+def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(args, message):
     code, out, err = run(*args)
     assert code == 2
-    assert says in err
+    assert message in err
     assert "Traceback" not in err + out

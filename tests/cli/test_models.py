@@ -31,9 +31,11 @@ def run(tmp_path, monkeypatch, capfd):
 
 
 def test_models_are_listed_with_size_license_and_scores(run):
-    found = run("models")
-    assert "tiny (translate, the default): a tiny translator" in found
-    assert "de, en, fr (into de, en, fr) · 0." in found and "CC0" in found and "BLEU of nothing: 0.1" in found
+    output = run("models")
+    assert "tiny (translate, the default): a tiny translator" in output
+    assert (
+        "de, en, fr (into de, en, fr) · 0." in output and "CC0" in output and "BLEU of nothing: 0.1" in output
+    )
     (record,) = json.loads(run("models", "--json"))
     assert record["name"] == "tiny" and record["bytes"] > 1000 and record["default"] is True
 
@@ -48,16 +50,16 @@ def test_a_card_and_a_folder_are_printed(run, tmp_path):
         run("models", "--path")
 
 
-def test_nothing_bundled_says_so(run, monkeypatch):
+def test_the_list_says_if_no_model_is_bundled(run, monkeypatch):
     monkeypatch.delenv("REGARD_MODELS")
     assert "no model is bundled yet" in run("models")
 
 
 def test_a_sentence_is_translated_by_the_default_or_by_name(run, tmp_path):
-    found = run("translate", "Tom is here.", "--to", "de")
-    assert found == run("translate", "Tom is here.", "--to", "de", "--model", "tiny") != "\n"
+    translation = run("translate", "Tom is here.", "--to", "de")
+    assert translation == run("translate", "Tom is here.", "--to", "de", "--model", "tiny") != "\n"
     run("translate", "Tom is here.", "--to", "de", "--model", "tiny", "-o", "out.txt")
-    assert (tmp_path / "out.txt").read_text() == found
+    assert (tmp_path / "out.txt").read_text() == translation
     links = run("align", "Tom is here .", "Tom ist hier .")
     assert links == run("align", "Tom is here .", "Tom ist hier .", "--to", "de")
     with pytest.raises(OptionError, match="translates into de, en, fr, and 'Tom is here.' does not say"):

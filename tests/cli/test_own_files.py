@@ -38,7 +38,7 @@ SHORT = [
 
 @pytest.fixture
 def regard(monkeypatch, capfd, tmp_path):
-    """The command line in this process, in a folder with the files."""
+    """Run the command line in this process, in a folder with the files."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -93,7 +93,7 @@ def test_one_word_and_a_file_train_and_the_suggested_commands_work(regard, word,
     assert load_model(served[1]).kind == word  # tests/cli/test_first_steps.py serves it
 
 
-def test_files_that_cannot_be_trained_on_are_one_sentence(regard, tmp_path):
+def test_files_that_cannot_be_trained_on_are_errors_of_one_sentence(regard, tmp_path):
     code, _, err = regard("train", "classifier")
     assert (
         code == 2 and "no file is given; name a file of your own, as `regard train classifier my.csv`" in err

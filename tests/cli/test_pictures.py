@@ -24,7 +24,7 @@ TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 16}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Models with drawn weights, of two layers and two heads each."""
+    """Models with random weights, two layers and two heads each."""
     path = tmp_path_factory.mktemp("pictures")
     torch.manual_seed(1)
     tokenizer = Tokenizer.train(TEXTS, "bpe", 60)
@@ -46,7 +46,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def run(capfd):
-    """Run `regard …` in this process: standard output and standard error."""
+    """Run `regard …` in this process; return standard output and standard error."""
 
     def call(*arguments):
         capfd.readouterr()
@@ -171,7 +171,7 @@ def test_a_layer_head_or_kind_that_the_model_lacks_is_refused_before_work_starts
     assert capfd.readouterr().out == "" and not (tmp_path / "x.svg").exists()
 
 
-def test_what_cannot_be_drawn_is_refused(folders, run, tmp_path, monkeypatch):
+def test_pictures_that_cannot_be_drawn_are_refused(folders, run, tmp_path, monkeypatch):
     path = tmp_path / "x.svg"
     (tmp_path / "in.txt").write_text("a\nb\n")
     with pytest.raises(OptionError, match="no attention"):

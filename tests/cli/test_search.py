@@ -17,7 +17,7 @@ for name, group in (("index", index), ("search", search), ("duplicates", duplica
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """The command line in this process: starting torch again for every case would take most of the time."""
+    """Run the command line in this process, which saves importing torch for every case."""
 
     def inner(*args):
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
@@ -87,16 +87,15 @@ def test_adding_skips_documents_that_are_in_the_index(run, made, texts):
 
 
 def test_an_interrupt_keeps_added_documents(run, model, texts, tmp_path, monkeypatch):
-    """Ctrl-C in the second chunk: the first is there, the same command with --add does the rest, and nothing
-    is twice."""
+    """Ctrl-C in the second chunk keeps the first; with --add the rest is added, without duplicates."""
     monkeypatch.setattr(index, "CHUNK", 3)
     real, calls = index._add, []
 
-    def stops(*given):
+    def stops(*args):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(*given)
+        return real(*args)
 
     monkeypatch.setattr(index, "_add", stops)
     code, _, errors = run("index", texts, "-o", tmp_path / "i", "-m", model)
@@ -134,7 +133,7 @@ def test_duplicates_in_files_and_in_an_index(run, model, texts, tmp_path):
     ]
 
 
-def test_labels_are_suggested_reviewed_and_taken(run, model, texts, tmp_path):
+def test_labels_are_suggested_reviewed_and_accepted(run, model, texts, tmp_path):
     (tmp_path / "few.tsv").write_text(
         f"label\ttext\nanimal\t{TEXTS[0]}\nthing\t{TEXTS[2]}\nthing\ta jet\n", encoding="utf-8"
     )
@@ -161,7 +160,7 @@ def test_labels_are_suggested_reviewed_and_taken(run, model, texts, tmp_path):
     assert code == 0 and taken[0] == "text\tlabel" and f"{TEXTS[1]}\tbird" in taken and len(taken) == 4
 
 
-def test_wrong_input_is_one_sentence_and_exit_code_2(run, made, model, texts, tmp_path):
+def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_2(run, made, model, texts, tmp_path):
     other = write_model(tmp_path / "other", seed=2)
     empty = tmp_path / "empty.txt"
     empty.write_text("", encoding="utf-8")

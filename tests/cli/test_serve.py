@@ -49,12 +49,12 @@ def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path):
         assert code == 2 and f"port {port} of 127.0.0.1 is in use" in err and err.count("\n") == 1
 
 
-def test_a_folder_without_a_model_is_one_sentence(tmp_path):
+def test_a_folder_without_a_model_is_an_error_of_one_sentence(tmp_path):
     code, _, err = run(tmp_path / "none", "--port", 0)
     assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 
 
-def test_a_queue_too_small_for_one_request_is_one_sentence(folder):
+def test_a_queue_too_small_for_one_request_is_an_error_of_one_sentence(folder):
     code, _, err = run(folder, "--queue", 5)
     assert code == 2 and "a queue of 5 texts cannot hold one request of 1000" in err
 
@@ -68,7 +68,7 @@ def test_with_a_token_it_answers_its_bearer_and_curl_shows_how(folder, tmp_path)
         assert client.post("/translate", {"text": "ein Hund"})[0] == 401
         assert 'Authorization: Bearer $REGARD_TOKEN"' in client.curl
         line = client.curl.replace("$REGARD_TOKEN", TOKEN)
-        if shutil.which("curl"):  # the line that was printed, run as it is
+        if shutil.which("curl"):  # run the printed command unchanged
             done = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=60)
             assert json.loads(done.stdout)["translations"][0]["text"]
         assert client.post("/translate", {"text": "ein Hund"}, {"authorization": f"Bearer {TOKEN}"})[0] == 200

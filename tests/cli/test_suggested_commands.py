@@ -13,7 +13,7 @@ from regard.cli.main import app
 from regard.recipe.loading import load_recipe
 
 ROOT = Path(__file__).parents[2]
-UsageError = typer.BadParameter.__base__  # of the click that typer brings along
+UsageError = typer.BadParameter.__base__  # of the click version that typer uses
 GROUP = typer.main.get_command(app)
 NAMES = "|".join(GROUP.commands)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,13 +25,12 @@ SAFE = {
     "lesson.number",
     "run",
     "usage.format(run=run)",
-}  # no path, or for_shell before
+}  # not a path, or already quoted by for_shell
 
 
 @functools.cache
 def strings():
-    """Every string of the package with its place; an interpolated value is its expression between two
-    NULs."""
+    """Every string of the package with its position; interpolated expressions are between two NULs."""
     results = []
     for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -60,7 +59,7 @@ def suggested(text):
 
 
 def examples(page):
-    """The commands in a page's shell blocks and in its backticks; what is shortened by … is no command."""
+    """Commands in the shell blocks and backticks of a page, except those abbreviated with …."""
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.M | re.S):
         yield from suggested(block.replace("\\\n", " "))
@@ -68,8 +67,7 @@ def examples(page):
 
 
 def check(command):
-    """Parse a command as the command line does, without running it. A command's bare name only mentions
-    it."""
+    """Parse a command without running it. The bare name of a command is only a mention and is accepted."""
     words = shlex.split(command.replace("…", ""), comments=True)[1:]
     words = words[
         : next((i for i, word in enumerate(words) if word in ("&&", "&", ">", "<", "|")), len(words))
@@ -113,8 +111,7 @@ HELP = [(name, line) for name, command in GROUP.commands.items() for line in sug
 
 @pytest.mark.parametrize(("name", "line"), HELP, ids=[f"{name}-{i}" for i, (name, _) in enumerate(HELP)])
 def test_a_help_example_names_a_model_that_can_do_it(name, line):
-    """runs/NAME is what `regard train NAME` makes, of the kind that the command needs; with attention where
-    it is shown."""
+    """runs/NAME is the result of `regard train NAME`; its kind must match the command, also for attention."""
     for run in re.findall(r"runs/([\w-]+)", line):
         recipe = load_recipe(run)
         assert recipe.task == TASKS.get(name, recipe.task), line
@@ -127,14 +124,12 @@ def test_a_help_example_names_a_model_that_can_do_it(name, line):
             assert recipe.task == "translate", line
 
 
-def test_commands_in_messages_are_set_in_backticks():
-    """So that a reader sees where the command ends, and the test above finds it."""
+def test_commands_in_messages_are_in_backticks():
+    """So that the end of the command is visible, and the test above finds it."""
     for place, text in strings():
         for line in text.splitlines():
             bare = re.sub(r"`[^`]*`", "", line)
-            if re.match(
-                rf"\s*([a-z]+ [^|`]+\| )?regard ({NAMES})\b", bare
-            ):  # an example on a line of its own
+            if re.match(rf"\s*([a-z]+ [^|`]+\| )?regard ({NAMES})\b", bare):  # an example on its own line
                 continue
             assert not re.search(rf"(?<![\w.`])regard ({NAMES})\b", bare), f"{place}: {line.strip()}"
 
@@ -143,6 +138,6 @@ WRONG = ["regard train --overwrite", "regard evaluate runs/a b", "regard cost --
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_command_that_fails_is_found(wrong):
+def test_the_check_detects_wrong_commands(wrong):
     with pytest.raises((UsageError, AssertionError)):
         check(wrong)

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def regard(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    """Run the command in this process; return exit code, standard output and standard error."""
     app = typer.Typer()
     app.command()(command.command)
 
@@ -85,7 +85,7 @@ def regard(capfd: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def test_a_tagger_comes_back_from_its_folder(folder: Path) -> None:
+def test_a_tagger_is_loaded_from_its_folder(folder: Path) -> None:
     model = load(folder)
     assert isinstance(model, Tagger)
     assert model.tag([["Ada", "Lee", "saw", "Ulm"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
@@ -99,7 +99,7 @@ def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
     assert regard("nothing here", "--model", folder)[1] == "nothing here\n"
 
 
-def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) -> None:
+def test_the_function_splits_texts_as_the_command_does(folder: Path, regard: Run) -> None:
     model, text = load(folder), "Yesterday Ada  Lee (of Ulm) left."
     tagged, words, empty = tag([text, ["Ada", "Lee", "saw", "Ulm"], ""], model)
     assert (
@@ -130,11 +130,11 @@ def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) 
         tag(["Ada"], object())
 
 
-def test_two_names_side_by_side_stay_two(folder: Path, regard: Run) -> None:
+def test_adjacent_names_stay_separate(folder: Path, regard: Run) -> None:
     assert regard("Ada Bob Lee", "--model", folder)[1] == "[PER Ada] [PER Bob Lee]\n"
 
 
-def test_json_has_the_place_of_every_span(folder: Path, regard: Run) -> None:
+def test_json_has_the_position_of_every_span(folder: Path, regard: Run) -> None:
     text = "Hé, Ada Lee: Rom!"
     record = json.loads(regard("--json", text, "--model", folder)[1])
     assert record["spans"] == [
@@ -210,7 +210,7 @@ def test_an_interrupted_job_resumes_between_sentences(
     monkeypatch.setattr(reading, "CHUNK_LINES", 4)
     given = "".join(f"Ada\nw{i}\nUlm\n\n" for i in range(30))
     (tmp_path / "in.conll").write_text(given, encoding="utf-8")
-    regard("-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll", "--model", folder)
+    regard("-i", tmp_path / "in.conll", "-o", tmp_path / "uninterrupted.conll", "--model", folder)
     calls, real = [0], TagJob.__call__
 
     def stopping(self: TagJob, chunk: Any) -> list[bytes]:
@@ -227,7 +227,7 @@ def test_an_interrupted_job_resumes_between_sentences(
     monkeypatch.setattr(TagJob, "__call__", real)
     _, _, output = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
     assert "resuming after 12 lines" in output
-    assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()
+    assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "uninterrupted.conll").read_bytes()
 
 
 def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: Run) -> None:
@@ -259,7 +259,7 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
         ("a\n", ("--field", "x"), DataError, "line 1 of .* is not a JSON object"),
     ],
 )
-def test_invalid_input_is_one_sentence(
+def test_invalid_input_is_an_error_of_one_sentence(
     folder: Path,
     regard: Run,
     tmp_path: Path,

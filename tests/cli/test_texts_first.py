@@ -33,7 +33,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def run(monkeypatch, capfd):
-    """The command line in this process: exit code, standard output and standard error."""
+    """Run the command line in this process; return exit code, standard output and standard error."""
     monkeypatch.delenv("REGARD_MODEL", raising=False)
 
     def call(*args):
@@ -54,7 +54,7 @@ TEXT = {
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_the_model_may_stand_before_or_after_and_be_named_by_the_environment(name, place, run, monkeypatch):
+def test_the_model_option_may_come_first_or_last_or_from_the_environment(name, place, run, monkeypatch):
     code, expected, _ = run(name, *TEXT[name], "--model", place / name)
     assert code == 0 and expected
     assert run(name, "-m", place / name, *TEXT[name])[:2] == (0, expected)
@@ -63,7 +63,7 @@ def test_the_model_may_stand_before_or_after_and_be_named_by_the_environment(nam
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_a_missing_model_is_one_sentence_with_the_fix(name, run, monkeypatch, tmp_path):
+def test_a_missing_model_is_an_error_of_one_sentence_with_the_fix(name, run, monkeypatch, tmp_path):
     monkeypatch.setattr(catalog, "BUNDLED", tmp_path)
     code, out, err = run(name, *TEXT[name])
     assert (code, out) == (2, "")
@@ -104,10 +104,10 @@ def test_two_texts_are_aligned_as_lines_of_two_files_are(place, run, tmp_path):
     lines = ["".join(f"{s}-{t} " for s, t in sorted(link)).strip() for link in links]
     assert run("align", "a b", "c d e", "-m", place / "align")[1].splitlines() == lines[:1]
     assert run("align", "-i", tmp_path / "a", tmp_path / "b", "-m", place / "align")[1].splitlines() == lines
-    for given, says in (("a b", "got 1"), ("-i", "got 1")):
+    for given, message in (("a b", "got 1"), ("-i", "got 1")):
         words = [given, *([tmp_path / "a"] if given == "-i" else [])]
         code, _, err = run("align", *words, "-m", place / "align")
-        assert code == 2 and says in err
+        assert code == 2 and message in err
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_standard_input_gives_what_the_texts_give(place, run, name, given, texts
     assert (done.returncode, done.stdout, done.stderr) == (0, run(name, *texts, "-m", place / name)[1], "")
 
 
-def test_standard_input_without_a_tab_is_one_sentence(place):
+def test_standard_input_without_a_tab_is_an_error_of_one_sentence(place):
     command = [sys.executable, "-m", "regard", "align", "--model", place / "align"]
     done = subprocess.run(
         command, input="a\tb\na b\n", capture_output=True, text=True, encoding="utf-8", timeout=300
@@ -197,11 +197,11 @@ def test_vectors_are_those_of_the_python_call_in_every_form(place, run, tmp_path
     assert np.load(tmp_path / "n.npy").shape == (0, 32)
 
 
-def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, run, tmp_path, monkeypatch):
+def test_an_interrupted_embedding_job_resumes_to_identical_bytes(place, run, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.pipelines.input.CHUNK_LINES", 3)
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in TEXTS), encoding="utf-8")
     command = ("embed", "-i", tmp_path / "in.txt", "-m", place / "embed", "-o")
-    assert run(*command, tmp_path / "whole.npy")[0] == 0
+    assert run(*command, tmp_path / "uninterrupted.npy")[0] == 0
     work, calls = package.pipelines.embed_file.embed, []
 
     def stopping(*args, **options):
@@ -213,23 +213,23 @@ def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, r
     monkeypatch.setattr("regard.pipelines.embed_file.embed", stopping)
     code, _, err = run(*command, tmp_path / "v.npy")
     assert code == 130 and "stopped after 3 lines" in err and not (tmp_path / "v.npy").exists()
-    gc.collect()  # the lock on the journal goes with the process otherwise
+    gc.collect()  # release the lock on the journal, as the end of a process would
     code, _, err = run(*command, tmp_path / "v.npy")
     assert code == 0 and "resuming after 3 lines" in err
-    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "uninterrupted.npy").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["-o", "v.npz"], "name it .npy"),
         (["-o", "v.npy", "--json"], "leave out --json"),
         (["-o", "v.npy.gz"], "name it .npy alone"),
     ],
 )
-def test_invalid_input_to_embed_is_one_sentence(place, run, args, says):
+def test_invalid_input_to_embed_is_an_error_of_one_sentence(place, run, args, message):
     code, out, err = run("embed", "a", "-m", place / "embed", *args)
-    assert (code, out, err.count("\n")) == (2, "", 1) and says in err
+    assert (code, out, err.count("\n")) == (2, "", 1) and message in err
 
 
 TABLES = {
@@ -249,7 +249,7 @@ def test_tables_are_read_as_training_reads_them(place, run, tmp_path, name, task
     for column in ("text", "Text", "2"):
         code, out, err = run(task, "-i", tmp_path / name, "--column", column, "-m", place / task)
         assert (code, out) == (0, expected), err
-    if not name.endswith(".txt"):  # .csv and .tsv are tables without being told
+    if not name.endswith(".txt"):  # .csv and .tsv are tables by default
         assert run(task, "-i", tmp_path / name, "-m", place / task)[1] == expected
         first, *rows = _table(run, task, place, tmp_path / name, tmp_path / "o.tsv")
         assert first[:2] == ["id", "Text"] and [row[:2] for row in rows] == [

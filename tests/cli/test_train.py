@@ -25,8 +25,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture
 def regard(monkeypatch, capsys, tmp_path):
-    """The command line in this process (starting torch for every case would take most of the time), in an
-    empty folder."""
+    """Run the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def inner(*args):
@@ -40,7 +39,7 @@ def regard(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of 20 steps on the bundled sample, by a process of its own."""
+    """A run of 20 steps on the bundled sample, in a separate process."""
     folder = tmp_path_factory.mktemp("trained")
     changes = [
         *TINY,
@@ -74,7 +73,7 @@ def test_training_prints_scores_cost_and_the_model_folder(trained):
     assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
     assert "runs/small/model" in done.stdout
     assert 'regard translate "a sentence" --model runs/small' in done.stdout
-    assert "validation at step 10" in done.stderr  # plain lines, since nobody watches
+    assert "validation at step 10" in done.stderr  # plain lines, since stderr is not a terminal
     for name in (
         "recipe.yaml",
         "report.json",
@@ -96,7 +95,7 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["smal"], ("there is no recipe 'smal'", "did you mean small?")),
         (["nowhere.yaml"], ("no recipe file nowhere.yaml",)),
@@ -114,9 +113,9 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
     ],
 )
 @pytest.mark.parametrize("dry", [False, True], ids=["train", "dry run"])
-def test_invalid_recipes_are_one_sentence_before_training(regard, tmp_path, args, says, dry):
+def test_invalid_recipes_are_errors_of_one_sentence_before_training(regard, tmp_path, args, message, dry):
     error = error_of(regard, "train", *args, *(["--dry-run"] if dry else []))
-    assert all(words in error for words in says), error
+    assert all(words in error for words in message), error
     assert not (tmp_path / "runs").exists()
 
 
@@ -128,7 +127,7 @@ def test_an_empty_file_is_named(regard, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_one_sentence(regard):
+def test_a_missing_gpu_is_an_error_of_one_sentence(regard):
     error = error_of(regard, "train", "small", "training.device=cuda")
     assert "the device is cuda" in error and "no GPU" in error and "choose cpu" in error
 
@@ -140,7 +139,7 @@ def test_a_run_is_replaced_only_with_overwrite(regard, trained):
     assert "exists and is not a run" in error_of(regard, "train", "small", *TINY, "--run", run / "model")
 
 
-def test_resuming_with_changed_learning_names_the_keys(regard, trained):
+def test_resuming_with_changed_training_keys_names_them(regard, trained):
     error = error_of(regard, "resume", trained[0], "model.dim=64", "optimizer.lr=0.1")
     assert "model.dim" in error and "optimizer.lr" in error and "another name" in error
     assert "does not exist" in error_of(regard, "resume", trained[0].parent / "other")
@@ -195,7 +194,7 @@ def test_evaluate_scores_the_models_own_test_set_and_saves_translations(regard, 
     assert code == 0 and "Transformer (base model)" in out and "3.3e+18" in out
 
 
-def test_evaluate_gives_the_score_that_training_gave(regard, trained):
+def test_evaluate_gives_the_score_of_training(regard, trained):
     record = json.loads(regard("evaluate", trained[0] / "model", "--json")[1])
     report = json.loads((trained[0] / "report.json").read_text(encoding="utf-8"))
     assert record["scores"]["13a"]["bleu"] == pytest.approx(report["scores"]["test"]["bleu"], abs=1e-9)
@@ -212,7 +211,7 @@ def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained,
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["nowhere"], ("there is no folder nowhere",)),
         (["MODEL", "--data", "nowhere.en", "--data", "nowhere.de"], ("no file", "nowhere.en")),
@@ -221,9 +220,9 @@ def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained,
         (["MODEL", "--device", "tpu"], ("tpu", "auto, cpu or cuda")),
     ],
 )
-def test_invalid_input_to_evaluate_is_one_sentence(regard, trained, args, says):
+def test_invalid_input_to_evaluate_is_an_error_of_one_sentence(regard, trained, args, message):
     error = error_of(regard, "evaluate", *(trained[0] if arg == "MODEL" else arg for arg in args))
-    assert all(words in error for words in says), error
+    assert all(words in error for words in message), error
 
 
 def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
@@ -266,7 +265,7 @@ training: {steps: 12, validate_every: 6, save_every: 6, smoothing: 0.0}
     assert re.search(r"letters +finished +12 .*perplexity", regard("runs")[1])
 
 
-def test_recipes_are_listed_and_printed_as_they_are(regard):
+def test_recipes_are_listed_and_printed_unchanged(regard):
     code, out, _ = regard("recipes")
     assert code == 0
     assert all(name in out for name in ("small", "transformer-base", "wikitext-2", "multi30k-de-en-bahdanau"))
@@ -276,7 +275,7 @@ def test_recipes_are_listed_and_printed_as_they_are(regard):
     assert "did you mean small?" in error_of(regard, "recipes", "smal")
 
 
-def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
+def test_the_first_sigint_saves_prints_how_to_resume_and_exits_with_130(tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -307,8 +306,9 @@ def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, number, code):
-    """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at
-    the second signal."""
+    """So `regard train … && regard evaluate …` does not evaluate an incomplete run; also with --quiet, and at
+    the second signal.
+    """
     from regard.training import trainer
     from regard.training.run_folder import Result
     from regard.training.signals import StopNow
@@ -328,7 +328,7 @@ def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, numb
     assert got == code and "without saving" in err
 
 
-def test_a_stopped_demo_is_one_sentence(regard, monkeypatch):
+def test_a_stopped_demo_prints_one_sentence(regard, monkeypatch):
     import regard as package
     from regard.training.run_folder import Result
 

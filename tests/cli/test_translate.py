@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory, folder):
-    """Lines of words, the file they are in, and what becomes of them."""
+    """Lines of words, their file, and their translations."""
     draw = random.Random(1)
     word = lambda: "".join(draw.choices("abcdefghij", k=draw.randint(1, 6)))  # noqa: E731
     lines = [" ".join(word() for _ in range(draw.randint(0, 4))) for _ in range(240)]
@@ -48,7 +48,7 @@ def corpus(tmp_path_factory, folder):
 
 @pytest.fixture
 def regard(capfd):
-    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    """Run the command in this process; return exit code, standard output and standard error."""
     app = typer.Typer()
     app.command()(translate.command)
 
@@ -75,7 +75,7 @@ def chunked(*args, **options):
 
 
 def wait_for_lines(process, journal, count):
-    """Until so many lines are on the disk."""
+    """Wait until the journal counts this many lines."""
     deadline = time.monotonic() + 60
     while not journal.exists() or journal.read_bytes().count(b'"lines"') * 8 < count:
         assert process.poll() is None, process.stderr.read().decode()
@@ -118,7 +118,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
     assert (tmp_path / "o").read_bytes() == gzip.decompress((tmp_path / "o.gz").read_bytes()) == b""
 
 
-def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regard, tmp_path):
+def test_n_best_json_alignment_and_matrix_are_printed_on_request(folder, regard, tmp_path):
     record = json.loads(
         regard("hello world", "--json", "--beam", "3", "--nbest", "2", "--align", "--model", folder)[1]
     )
@@ -136,7 +136,7 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "says"),
+    ("args", "error", "message"),
     [
         (["x", "--model", "{folder}/none"], FolderError, r"there is no folder .*none"),
         (["x", "--model", "{lm}"], FolderError, "is a language model"),
@@ -184,14 +184,16 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         ),
     ],
 )
-def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_errors_of_one_sentence_before_any_work(
+    folder, regard, tmp_path, args, error, message
+):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     where = {
         "folder": folder,
         "tmp": tmp_path,
         "lm": language_model(tmp_path / "lm") if "{lm}" in args else "",
     }
-    with pytest.raises(error, match=says) as raised:
+    with pytest.raises(error, match=message) as raised:
         regard(*(arg.format(**where) for arg in args))
     assert isinstance(raised.value, RegardError)
     assert "\n" not in str(raised.value)
@@ -212,11 +214,11 @@ def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, 
     result = out.split("\n")
     (sentence,) = search(["I see."], load(folder), limits=Limits(max_length=5))
     assert (code, len(result), result[3]) == (0, 4, "")
-    assert len(result[0]) > 2_500  # at least 40 characters became one
+    assert len(result[0]) > 2_500  # every 40 characters gave at least one
     assert result[2].startswith(" ".join([sentence] * 14_000))
 
 
-def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, corpus, tmp_path):
+def test_a_job_killed_at_any_moment_resumes_to_identical_bytes(folder, corpus, tmp_path):
     path, expected = corpus
     for lines in (1, 120):
         process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
@@ -245,7 +247,7 @@ def test_an_interrupt_keeps_the_output_and_prints_how_to_resume(folder, corpus, 
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
 
-def test_a_full_disk_is_one_sentence_and_the_job_resumes_later(folder, corpus, tmp_path):
+def test_a_full_disk_is_an_error_of_one_sentence_and_the_job_resumes_later(folder, corpus, tmp_path):
     path, expected = corpus
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -270,7 +272,7 @@ def test_a_full_disk_is_one_sentence_and_the_job_resumes_later(folder, corpus, t
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_closed_pipe_is_no_error(folder, corpus):
+def test_a_closed_pipe_is_not_an_error(folder, corpus):
     path, expected = corpus
     process = chunked("-i", path, "--model", folder)
     assert process.stdout.readline() == expected.split(b"\n")[0] + b"\n"

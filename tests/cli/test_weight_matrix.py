@@ -33,10 +33,10 @@ def test_wide_characters_keep_their_columns():
     assert lines[-3:] == [" dog ██", "女性   ██", " e\u0301té     ██"]
     starts = [cell_len(line[: line.index("█")].replace("e\u0301", "e")) for line in lines[-3:]]
     assert starts == [5, 7, 9]
-    assert "犬" in lines[2] and "が👩‍🚀é" in lines[3]  # two places each, so that columns touch
+    assert "犬" in lines[2] and "が👩‍🚀é" in lines[3]  # double-width characters, so columns touch
 
 
-def test_columns_that_do_not_fit_come_below_and_say_so():
+def test_columns_that_do_not_fit_are_drawn_below_with_a_note():
     words = [f"w{i}" for i in range(25)]
     text = render(torch.eye(25), words, words, color=False, width=30)
     assert max(map(len, text.splitlines())) <= 30
@@ -46,10 +46,10 @@ def test_columns_that_do_not_fit_come_below_and_say_so():
     ]
     assert text.count("█") == 50
     assert "source words" not in render(torch.eye(25), words, words, color=False, width=80)
-    render(torch.eye(25), words, words, color=False, width=1)  # a column at a time is the least
+    render(torch.eye(25), words, words, color=False, width=1)  # one column at a time is the minimum
 
 
-def test_long_words_are_cut_and_control_characters_left_out():
+def test_long_words_are_truncated_and_control_characters_removed():
     text = render(
         torch.ones(1, 1),
         ["Donaudampfschifffahrtsgesellschaft"],
@@ -95,7 +95,7 @@ def test_no_color_dumb_terminals_and_files_stay_plain(monkeypatch):
     assert not shows_color(Terminal())
 
 
-def test_weights_of_other_words_are_refused():
+def test_weights_that_do_not_match_the_words_are_refused():
     with pytest.raises(ShapeError, match="must have shape \\(1, 2\\), target × source words, got \\(2, 1\\)"):
         render(torch.ones(2, 1), ["a", "b"], ["x"], color=False, width=80)
     assert render(torch.zeros(0, 0), [], [], color=False, width=80) == ""

@@ -1,4 +1,4 @@
-"""A cache of its own for every test, and the real corpora where they are."""
+"""An empty cache for every test, and the folder of downloaded corpora."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def real_data(monkeypatch):
-    """The folder of the real corpora; without it the test is skipped."""
+    """The folder of downloaded corpora; the test is skipped if it does not exist."""
     beside = Path(__file__).parents[3] / "shared" / "data"
     folder = Path(os.environ.get("REGARD_DATA") or beside)
     if not (folder / "multi30k").is_dir():

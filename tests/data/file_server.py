@@ -1,6 +1,4 @@
-"""A real HTTP server for tests of downloads: files from memory, Range requests, faults on demand, and a
-proxy.
-"""
+"""An HTTP server for tests of downloads: files from memory, Range requests, injected faults, and a proxy."""
 
 import hashlib
 import os
@@ -13,13 +11,13 @@ from urllib.parse import unquote, urlsplit
 
 
 class FileServer:
-    """Serves `files` (path to bytes). `faults` are taken one per request: a status, ("cut", n) to close after
-    n bytes, ("ctrl-c", n) to interrupt this process after n bytes, ("send", bytes) to answer with other
-    bytes, or "no range". As a proxy it is asked for whole addresses; `asked` has them all.
+    """Serves `files` (path to bytes). Each request uses one of `faults`: a status, ("cut", n) to close after
+    n bytes, ("ctrl-c", n) to interrupt this process after n bytes, ("send", bytes) to send other bytes, or
+    "no range". A proxy request has a full URL; `requested` lists all paths and URLs.
     """
 
     def __init__(self, files):
-        self.files, self.faults, self.asked, self.ranges = dict(files), [], [], []
+        self.files, self.faults, self.requested, self.ranges = dict(files), [], [], []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -29,7 +27,7 @@ class FileServer:
                 pass
 
             def do_CONNECT(self):
-                outer.asked.append(f"CONNECT {self.path}")
+                outer.requested.append(f"CONNECT {self.path}")
                 self.send_error(403)
 
             def do_GET(self):
@@ -40,7 +38,7 @@ class FileServer:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def answer(self, request):
-        self.asked.append(request.path)
+        self.requested.append(request.path)
         self.ranges.append(request.headers.get("Range"))
         fault = self.faults.pop(0) if self.faults else None
         data = self.files.get(unquote(urlsplit(request.path).path))
@@ -66,7 +64,7 @@ class FileServer:
         request.end_headers()
         request.wfile.write(body[: value if kind in ("cut", "ctrl-c") else None])
         if kind == "ctrl-c":
-            time.sleep(0.3)  # until the bytes are read and the client waits for more
+            time.sleep(0.3)  # the client reads the bytes and waits for more
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.3)
         request.close_connection = True
@@ -90,7 +88,7 @@ def sha256(data):
 
 
 def entry(files, sources, by_hand=None):
-    """A manifest entry of a made-up text corpus; `sources` are path -> (bytes, {our file: steps})."""
+    """A manifest entry of a small text corpus; `sources` maps path to (bytes, {file: steps})."""
     get = {"repository": "owner/name", "commit": "c0ffee", "downloads": {
         path: {"sha256": sha256(data), "bytes": len(data), "makes": makes}
         for path, (data, makes) in sources.items()

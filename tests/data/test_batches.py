@@ -1,5 +1,4 @@
-"""Batches: every row once, little padding, the same from a seed, shared by ranks, and taken up exactly where
-they were left.
+"""Batches: every row once per epoch, little padding, determined by the seed, sharded by rank, resumable.
 
 Covers batch.py, windows.py.
 """
@@ -77,8 +76,9 @@ def varied(home):
 
 
 def same(one, other):
-    assert (one is None) == (other is None)
-    return one is None or torch.equal(one, other)
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
 
 
 def equal(a, b):
@@ -86,7 +86,7 @@ def equal(a, b):
     return all(same(getattr(a, name), getattr(b, name)) for name in names) and a.continues == b.continues
 
 
-def test_an_epoch_has_every_row_once_and_as_it_was_prepared(prepared):
+def test_an_epoch_has_every_prepared_row_once(prepared):
     batches = Batches(prepared, tokens=500, seed=1)
     seen = []
     for _ in range(batches.per_epoch()):
@@ -111,36 +111,36 @@ def test_an_epoch_has_every_row_once_and_as_it_was_prepared(prepared):
     assert batches.epoch == 1
 
 
-def test_the_padding_that_is_reported_is_the_padding_there_is(prepared):
+def test_the_reported_padding_is_the_padding_of_the_batches(prepared):
     batches = Batches(prepared, tokens=400, seed=1)
-    places = real = 0
+    positions = tokens = 0
     for batch in batches.once():
-        places += batch.target.numel() + batch.source.numel()
-        real += batch.tokens + len(batch) + batch.source_tokens
-    assert batches.padding == pytest.approx(1 - real / places)
+        positions += batch.target.numel() + batch.source.numel()
+        tokens += batch.tokens + len(batch) + batch.source_tokens
+    assert batches.padding == pytest.approx(1 - tokens / positions)
     assert 0 < batches.padding < 0.05
 
 
-def test_batches_are_shuffled_and_their_lengths_too(prepared):
+def test_batches_and_their_lengths_are_shuffled(prepared):
     batches = Batches(prepared, tokens=400, seed=1)
     first = [next(batches) for _ in range(batches.per_epoch())]
     widths = [batch.target.shape[1] for batch in first]
-    assert abs(np.corrcoef(widths, range(len(widths)))[0, 1]) < 0.35  # not from short to long
+    assert abs(np.corrcoef(widths, range(len(widths)))[0, 1]) < 0.35  # not sorted by length
     second = [next(batches) for _ in range(batches.per_epoch())]
     shared = {frozenset(b.rows.tolist()) for b in first} & {frozenset(b.rows.tolist()) for b in second}
-    assert len(shared) <= len(first) // 10  # the few longest rows have no choice
+    assert len(shared) <= len(first) // 10  # the few longest rows always share a batch
 
 
-def test_a_seed_decides_the_order(prepared):
+def test_the_seed_determines_the_order(prepared):
     one, again, other = (Batches(prepared, tokens=400, seed=seed) for seed in (1, 1, 2))
-    for _ in range(150):  # over the end of an epoch
+    for _ in range(150):  # more than one epoch
         assert equal(next(one), next(again))
     assert not torch.equal(next(one).rows, next(other).rows)
 
 
 @given(st.integers(0, 400), st.integers(0, 9))
 @settings(max_examples=20)
-def test_restored_anywhere_it_goes_on_as_if_nothing_had_happened(prepared, before, seed):
+def test_batches_restored_at_any_position_continue_identically(prepared, before, seed):
     batches = Batches(prepared, tokens=3000, seed=seed, max_sentences=60)
     for _ in range(before):
         next(batches)
@@ -153,7 +153,7 @@ def test_restored_anywhere_it_goes_on_as_if_nothing_had_happened(prepared, befor
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_share_the_batches_of_one_in_turn(prepared, world):
+def test_ranks_take_the_batches_of_one_process_in_turn(prepared, world):
     alone = Batches(prepared, tokens=700, seed=1)
     ranks = [Batches(prepared, tokens=700, seed=1, rank=rank, world=world) for rank in range(world)]
     rounds = alone.per_epoch() // world
@@ -163,10 +163,10 @@ def test_ranks_share_the_batches_of_one_in_turn(prepared, world):
     assert len({json.dumps(rank.state()) for rank in ranks}) == 1
     for rank in ranks:
         next(rank)
-    assert [rank.epoch for rank in ranks] == [1] * world  # whatever was left over is dropped
+    assert [rank.epoch for rank in ranks] == [1] * world  # the remaining batches are dropped
 
 
-def test_a_position_may_be_taken_up_by_another_number_of_ranks(prepared):
+def test_a_saved_position_works_with_another_number_of_ranks(prepared):
     two = [Batches(prepared, tokens=700, seed=1, rank=rank, world=2) for rank in range(2)]
     for _ in range(3):
         for rank in two:
@@ -177,7 +177,7 @@ def test_a_position_may_be_taken_up_by_another_number_of_ranks(prepared):
         assert equal(next(one), next(rank))
 
 
-def test_one_pass_drops_nothing_and_does_not_move(prepared):
+def test_a_single_pass_drops_nothing_and_keeps_the_position(prepared):
     ranks = [Batches(prepared, tokens=700, seed=1, rank=rank, world=3, shuffle=False) for rank in range(3)]
     state = ranks[0].state()
     rows = [row for rank in ranks for batch in rank.once() for row in batch.rows.tolist()]
@@ -185,13 +185,13 @@ def test_one_pass_drops_nothing_and_does_not_move(prepared):
     assert ranks[0].state() == state
 
 
-def test_without_shuffling_every_epoch_is_the_same(prepared):
+def test_without_shuffling_every_epoch_has_the_same_order(prepared):
     batches = Batches(prepared, tokens=3000, seed=1, shuffle=False)
     first, second = ([next(batches).rows.tolist() for _ in range(batches.per_epoch())] for _ in range(2))
     assert first == second
 
 
-def test_a_position_of_other_data_or_settings_is_refused(prepared, text):
+def test_a_saved_position_of_other_data_or_settings_is_refused(prepared, text):
     state = Batches(prepared, tokens=700, seed=1).state()
     with pytest.raises(DataError, match="saved with tokens 700 and the batches now have 800"):
         Batches(prepared, tokens=800, seed=1).restore(state)
@@ -199,7 +199,7 @@ def test_a_position_of_other_data_or_settings_is_refused(prepared, text):
         Batches(text, tokens=700, seed=1).restore(state)
 
 
-def test_what_does_not_fit_into_a_batch_is_named(prepared):
+def test_a_row_longer_than_a_batch_is_named(prepared):
     longest = int(np.maximum(prepared.source_lengths, prepared.target_lengths + 1).max())
     Batches(prepared, tokens=longest, seed=1)
     with pytest.raises(
@@ -221,7 +221,7 @@ def test_options_are_checked(prepared, wrong):
         Batches(prepared, **{"tokens": 500, "seed": 1, **wrong})
 
 
-def test_sentences_can_be_bounded(prepared):
+def test_max_sentences_limits_the_rows_of_a_batch(prepared):
     assert max(len(batch) for batch in Batches(prepared, tokens=5000, seed=1, max_sentences=7).once()) == 7
 
 
@@ -236,7 +236,7 @@ def test_epochs_read_the_variants_in_turn(varied):
             assert batch.target[0, 1 : 1 + len(expected)].tolist() == expected
 
 
-def test_lines_of_a_text_have_no_source_and_empty_ones_are_left_out(text):
+def test_batches_of_a_text_have_no_source_and_no_empty_lines(text):
     rows = []
     for batch in Batches(text, tokens=100, seed=1).once():
         assert batch.source is None and batch.source_lengths is None and batch.source_tokens == 0
@@ -249,16 +249,18 @@ def test_lines_of_a_text_have_no_source_and_empty_ones_are_left_out(text):
     st.integers(50, 300),
     st.sampled_from([None, 1, 4]),
 )
-def test_a_cut_wastes_no_room(widths, tokens, most):
-    edges = _cut(np.asarray(widths), tokens, most).tolist()
+def test_batch_boundaries_are_as_late_as_the_limits_allow(widths, tokens, max_sentences):
+    edges = _cut(np.asarray(widths), tokens, max_sentences).tolist()
     assert edges[0] == 0 and edges[-1] == len(widths) and edges == sorted(set(edges))
     for start, end in itertools.pairwise(edges):
-        assert (end - start) * max(widths[start:end]) <= tokens and (most is None or end - start <= most)
-        if end < len(widths):  # one more would have been too many
-            assert (end - start + 1) * max(widths[start : end + 1]) > tokens or end - start == most
+        assert (end - start) * max(widths[start:end]) <= tokens and (
+            max_sentences is None or end - start <= max_sentences
+        )
+        if end < len(widths):  # one more row would exceed the limit
+            assert (end - start + 1) * max(widths[start : end + 1]) > tokens or end - start == max_sentences
 
 
-def test_a_batch_moves_as_a_whole(prepared):
+def test_all_tensors_of_a_batch_move_to_the_device(prepared):
     batch = next(Batches(prepared, tokens=500, seed=1))
     moved = batch.to("meta")
     assert {moved.target.device.type, moved.source.device.type, moved.rows.device.type} == {"meta"}
@@ -290,7 +292,7 @@ def test_a_stream_predicts_every_token_once_and_in_order(text, length, sentences
     assert 0 <= ranks[0].padding < 0.05
 
 
-def test_crops_are_windows_of_the_text_at_random_places(text):
+def test_crops_are_windows_of_the_text_at_random_positions(text):
     stream = text.arrays("target")[0]
     windows = Windows(text, length=10, sentences=8, seed=1, mode="crops")
     starts = []
@@ -307,7 +309,7 @@ def test_crops_are_windows_of_the_text_at_random_places(text):
 
 @pytest.mark.parametrize("mode", ["stream", "crops"])
 @pytest.mark.parametrize("before", [0, 1, 20, 333])
-def test_windows_go_on_where_they_were_left(text, mode, before):
+def test_restored_windows_continue_identically(text, mode, before):
     windows = Windows(text, length=10, sentences=8, seed=1, mode=mode)
     for _ in range(before):
         next(windows)
@@ -317,7 +319,7 @@ def test_windows_go_on_where_they_were_left(text, mode, before):
         assert equal(next(windows), next(fresh))
 
 
-def test_ranks_crop_in_turn(text):
+def test_ranks_take_crops_in_turn(text):
     alone = Windows(text, length=10, sentences=8, seed=1, mode="crops")
     ranks = [
         Windows(text, length=10, sentences=8, seed=1, mode="crops", rank=rank, world=2) for rank in range(2)
@@ -369,7 +371,7 @@ def test_a_batch_rounded_up_to_the_multiple_is_within_the_budget(prepared, multi
         stream.restore(Batches(prepared, tokens=400, seed=1).state())
 
 
-def test_a_row_that_fits_only_as_it_is_counts_so(prepared):
+def test_a_row_that_fits_only_without_rounding_is_not_rounded_up(prepared):
     widest = max(
         max(b.source.shape[1], b.target.shape[1]) for b in Batches(prepared, tokens=400, seed=1).once()
     )

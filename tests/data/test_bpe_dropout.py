@@ -1,6 +1,4 @@
-"""BPE-dropout: the plain encoding at rate 0, the same text at any rate, the same draw from a seed, and the
-right frequencies.
-"""
+"""BPE-dropout: plain encoding at rate 0, lossless at any rate, determined by the seed, right frequencies."""
 
 import json
 import random
@@ -29,7 +27,7 @@ def words_of(tokenizer, texts):
     return encoded.tokens, encoded.pieces
 
 
-def drawn(tokenizer, texts, rate, count=1, seed=0):
+def sampled(tokenizer, texts, rate, count=1, seed=0):
     tokens, pieces = words_of(tokenizer, texts)
     return list(BpeDropout(tokenizer, rate).variants(tokens, pieces, count, np.random.default_rng(seed)))
 
@@ -41,7 +39,7 @@ def tokenizer(request):
 
 def test_rate_0_is_the_plain_encoding(tokenizer):
     tokens, pieces = words_of(tokenizer, corpus())
-    for result, lengths in drawn(tokenizer, corpus(), 0.0, 3):
+    for result, lengths in sampled(tokenizer, corpus(), 0.0, 3):
         assert np.array_equal(result, tokens)
         assert np.array_equal(lengths, pieces)
 
@@ -49,17 +47,17 @@ def test_rate_0_is_the_plain_encoding(tokenizer):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
 def test_the_text_is_the_same_at_any_rate(tokenizer, rate):
     for text in corpus()[:50]:
-        for result, _ in drawn(tokenizer, [text], rate, 4, seed=5):
+        for result, _ in sampled(tokenizer, [text], rate, 4, seed=5):
             assert tokenizer.decode(result) == text
 
 
 def test_more_dropout_gives_more_tokens(tokenizer):
-    sizes = [len(drawn(tokenizer, corpus(), rate)[0][0]) for rate in (0.0, 0.1, 0.3, 0.7)]
+    sizes = [len(sampled(tokenizer, corpus(), rate)[0][0]) for rate in (0.0, 0.1, 0.3, 0.7)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 4
 
 
-def test_a_seed_decides_everything(tokenizer):
-    one, again, other = (drawn(tokenizer, corpus(), 0.2, 2, seed) for seed in (1, 1, 2))
+def test_the_seed_determines_the_encoding(tokenizer):
+    one, again, other = (sampled(tokenizer, corpus(), 0.2, 2, seed) for seed in (1, 1, 2))
     assert all(
         np.array_equal(a, b) for x, y in zip(one, again, strict=True) for a, b in zip(x, y, strict=True)
     )
@@ -76,18 +74,15 @@ def hand_made(merges):
 
 
 def test_each_merge_is_dropped_with_the_given_probability():
-    """' ab' with the merges a+b, then space+ab: by hand, p of ' a b'; else ab is made, and then p of ' ab' in
-    two pieces.
-    """
+    """' ab' with the merges a+b, then space+ab: first ' a b' with p, then ' ab' in two tokens with p."""
     tokenizer = hand_made([["a", "b"], [" ", "ab"]])
     assert tokenizer.tokens(tokenizer.encode("ab")) == ["▁ab"]
     p, trials = 0.3, 4000
     seen = Counter()
     for seed in range(trials // 20):
-        for result, _ in drawn(tokenizer, ["ab"], p, 20, seed):
+        for result, _ in sampled(tokenizer, ["ab"], p, 20, seed):
             seen[tuple(tokenizer.tokens(result))] += 1
-    # Each call draws a pool of 20 and picks 20 of it: the counts are somewhat more spread than independent
-    # ones.
+    # Each call samples 20 times from a pool of 20 encodings, so counts vary more than independent ones.
     expected = {("▁", "a", "b"): p, ("▁", "ab"): (1 - p) * p, ("▁ab",): (1 - p) ** 2}
     assert set(seen) == set(expected)
     for pieces, share in expected.items():
@@ -100,7 +95,7 @@ def test_the_first_learned_of_the_remaining_merges_is_applied():
     p, trials = 0.4, 4000
     seen = Counter()
     for seed in range(trials // 20):
-        for result, _ in drawn(tokenizer, ["abc"], p, 20, seed):
+        for result, _ in sampled(tokenizer, ["abc"], p, 20, seed):
             seen[tuple(tokenizer.tokens(result))] += 1
     expected = {("▁", "ab", "c"): 1 - p, ("▁", "a", "bc"): p * (1 - p), ("▁", "a", "b", "c"): p * p}
     for pieces, share in expected.items():
@@ -110,13 +105,13 @@ def test_the_first_learned_of_the_remaining_merges_is_applied():
 def test_unknown_characters_stay_unknown():
     tokenizer = hand_made([["a", "b"]])
     plain = tokenizer.encode("abΩab")
-    assert drawn(tokenizer, ["abΩab"], 0.0)[0][0].tolist() == plain
-    assert Counter(drawn(tokenizer, ["abΩab"], 0.9)[0][0].tolist())[1] == 1
+    assert sampled(tokenizer, ["abΩab"], 0.0)[0][0].tolist() == plain
+    assert Counter(sampled(tokenizer, ["abΩab"], 0.9)[0][0].tolist())[1] == 1
 
 
-def test_a_word_without_end_stays_as_it_is():
+def test_a_very_long_word_is_not_dropped_out():
     tokenizer = hand_made([["a", "b"]])
-    result, _ = drawn(tokenizer, ["ab" * 1000], 0.5)[0]
+    result, _ = sampled(tokenizer, ["ab" * 1000], 0.5)[0]
     assert result.tolist() == tokenizer.encode("ab" * 1000)
 
 
@@ -125,4 +120,4 @@ def test_other_kinds_and_rates_are_refused():
         BpeDropout(Tokenizer.train(["a b"], "word", 9), 0.1)
     with pytest.raises(OptionError, match="below 1, got 1"):
         BpeDropout(hand_made([]), 1.0)
-    assert drawn(hand_made([]), ["abc"], 0.5)[0][0].tolist() == hand_made([]).encode("abc")
+    assert sampled(hand_made([]), ["abc"], 0.5)[0][0].tolist() == hand_made([]).encode("abc")

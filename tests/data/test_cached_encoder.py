@@ -1,4 +1,4 @@
-"""Encoding word by word with a cache gives the same tokens as encoding whole texts."""
+"""Cached word-by-word encoding gives the same tokens as encoding complete texts."""
 
 import random
 
@@ -43,20 +43,20 @@ def split(result):
     )
 )
 @settings(max_examples=100)
-def test_it_encodes_as_the_tokenizer_does(encoders, kind, lower, drawn):
+def test_the_cached_encoder_equals_the_tokenizer(encoders, kind, lower, batch):
     encoder = encoders[kind, lower]
-    assert split(encoder.encode(drawn)) == [encoder.tokenizer.encode(text) for text in drawn]
+    assert split(encoder.encode(batch)) == [encoder.tokenizer.encode(text) for text in batch]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram"])
-def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
+def test_the_cached_encoder_counts_the_tokens_of_each_pre_token(encoders, kind):
     encoder = encoders[kind, False]
-    drawn = texts()
-    encoded = encoder.encode(drawn)
+    batch = texts()
+    encoded = encoder.encode(batch)
     assert encoded.pieces.sum() == len(encoded.tokens)
     expected = [
         np.unique(pieces, return_counts=True)[1].tolist()
-        for _, pieces in encoder.tokenizer.encode_pieces(drawn)
+        for _, pieces in encoder.tokenizer.encode_pieces(batch)
     ]
     assert [
         part.tolist() for part in np.split(encoded.pieces, np.cumsum(encoded.piece_counts)[:-1])
@@ -72,13 +72,13 @@ def test_a_full_cache_is_emptied_and_results_stay_the_same(encoders, monkeypatch
     assert len(fresh._word_index) < 200
 
 
-def test_rows_that_are_not_kept_are_gone(encoders):
-    drawn = texts(50)
+def test_selecting_rows_removes_the_others(encoders):
+    batch = texts(50)
     keep = np.arange(50) % 3 == 1
     encoder = encoders["byte-bpe", False]
     encoded, expected = (
-        encoder.encode(drawn).select(keep),
-        encoder.encode([text for text, kept in zip(drawn, keep, strict=True) if kept]),
+        encoder.encode(batch).select(keep),
+        encoder.encode([text for text, kept in zip(batch, keep, strict=True) if kept]),
     )
     for name in ("tokens", "lengths", "pieces", "piece_counts"):
         assert np.array_equal(getattr(encoded, name), getattr(expected, name))

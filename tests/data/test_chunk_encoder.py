@@ -1,4 +1,4 @@
-"""One chunk: which rows stay, what is counted, and that nothing but rows, number and settings matters."""
+"""Encoding of one chunk: dropped rows and their counts, and what the result depends on."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_rows_that_are_too_long_or_too_unequal_are_counted(tokenizer):
     assert tokenizer.decode(target) == "a a b"
 
 
-def test_a_text_is_not_thinned_out(tokenizer):
+def test_no_lines_of_a_text_are_dropped(tokenizer):
     result = ChunkEncoder([tokenizer], EncodingSettings(max_length=1)).run(COLUMNS[:1], 0)
     assert result.keep.all() and "source_tokens" not in result.counts
 
 
-def test_the_number_and_the_seed_decide_what_is_drawn_and_the_past_does_not():
+def test_dropout_depends_on_chunk_number_and_seed_and_not_on_earlier_chunks():
     text = ["lower newest widest " * 5] * 50
     bpe = Tokenizer.train(text, "bpe", 60)
     settings = EncodingSettings(dropout=0.3, variants=2, seed=3)

@@ -1,6 +1,4 @@
-"""The layout of a user's table: separator, header, columns by name or number from 1, and guesses that say
-what was assumed.
-"""
+"""Layout of user tables: separator, header, columns by name or number from 1, and reported guesses."""
 
 import pytest
 
@@ -20,7 +18,7 @@ def write(path, text):
 
 
 @pytest.mark.parametrize(("source", "target"), [(1, 2), ("1", "2"), (None, None), ("en", "de")])
-def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
+def test_translation_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
     rows = open_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
     assert list(rows) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
     assert rows.notes()[0].startswith(
@@ -28,7 +26,7 @@ def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, so
     )
 
 
-def test_a_file_alone_is_a_table_whatever_its_name(tmp_path):
+def test_a_single_file_is_a_table_with_any_suffix(tmp_path):
     assert next(iter(open_files([write(tmp_path / "deu.txt", TATOEBA)], 2, 1, True))) == ("Geh.", "Go.")
 
 
@@ -51,7 +49,7 @@ def test_a_name_that_is_no_language_and_not_in_the_header_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 @pytest.mark.parametrize("header", ["", "Kommentar{}Note\n", "text{}label\n"])
-def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending, header):
+def test_separator_and_header_are_detected(tmp_path, separator, name, ending, header):
     quote = '"' if separator == "," else ""
     body = "".join(f"{quote}{text}{quote}{separator}{i % 2}\n" for i, text in enumerate(TEXTS))
     rows = open_labelled(write(tmp_path / f"a.{ending}", header.format(separator) + body), None, None)
@@ -77,7 +75,7 @@ def test_text_and_label_columns_are_detected_from_their_cells(tmp_path, line, co
     assert f"text = column {columns[0]}, label = column {columns[1]}" in rows.notes()[0]
 
 
-def test_columns_that_are_named_the_wrong_way_round_are_refused(tmp_path):
+def test_swapped_text_and_label_columns_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "".join(f"{'ab'[i % 2]}\t{text}\n" for i, text in enumerate(TEXTS)))
     with pytest.raises(
         DataError, match="look swapped in .*12 different values in 12 rows.* set data.source=2 data.target=1"
@@ -85,14 +83,14 @@ def test_columns_that_are_named_the_wrong_way_round_are_refused(tmp_path):
         open_labelled(path, 1, 2)
 
 
-def test_a_name_of_the_label_is_taken_before_its_number(tmp_path):
+def test_a_label_column_name_has_priority_over_a_number(tmp_path):
     path = write(tmp_path / "a.csv", "text,label,label_text\nfine,1,positive\n")
     assert list(open_labelled(path, None, None)) == [("fine", "positive")]
     path = write(tmp_path / "a.jsonl", '{"sentence": "fine", "label": 1, "label_text": "positive"}\n')
     assert list(open_labelled(path, None, None)) == [("fine", "positive")]
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
+def test_unreadable_tables_are_errors_of_one_sentence(tmp_path):
     with pytest.raises(DataError, match="one column: no line is divided by tabs, commas, semicolons, pipes"):
         open_labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
     with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
@@ -106,7 +104,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
         open_labelled(unique, None, None)
 
 
-def test_a_share_of_nothing_is_refused_before_training(tmp_path):
+def test_an_empty_held_out_share_is_refused_before_training(tmp_path):
     path = write(tmp_path / "a.tsv", "fine\tgood\nawful\tbad\nhm\tgood\n")
     with pytest.raises(
         DataError,
@@ -115,7 +113,7 @@ def test_a_share_of_nothing_is_refused_before_training(tmp_path):
         load({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
 
 
-def test_too_little_data_is_warned_of_with_figures(tmp_path):
+def test_too_little_data_gives_a_warning_with_row_counts(tmp_path):
     body = "".join(f"{text}\t{'ab'[i % 2]}\n" for i, text in enumerate(TEXTS * 5))
     corpus = load(
         {"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2},
@@ -138,7 +136,7 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
     ]
 
 
-def test_labels_that_the_manifest_names_are_read_by_their_names(tmp_path):
+def test_labels_are_read_with_the_names_of_the_manifest(tmp_path):
     path = write(tmp_path / "a.tsv", "fine\t1\nawful\t0\nhm\t7\n")
     rows = Table(path, labels=(("0", "negative"), ("1", "positive")))
     assert list(rows) == [("fine", "positive"), ("awful", "negative"), ("hm", "7")]

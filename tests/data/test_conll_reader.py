@@ -1,4 +1,4 @@
-"""CoNLL files, as they should be and as they should not."""
+"""CoNLL files, valid and invalid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from regard.errors import DataError, OptionError
 PLAIN = "Ada\tB-PER\nLovelace\tI-PER\nsleeps\tO\n\n#nice\tO\nday\tO\n"
 
 
-def written(folder: Path, text: str, name: str = "a.conll") -> Path:
+def write(folder: Path, text: str, name: str = "a.conll") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_a_sentence_is_its_words_and_its_tags(tmp_path: Path) -> None:
-    assert list(Conll(written(tmp_path, PLAIN))) == [
+    assert list(Conll(write(tmp_path, PLAIN))) == [
         ("Ada Lovelace sleeps", "B-PER I-PER O"),
         ("#nice day", "O O"),
     ]
@@ -35,32 +35,32 @@ def test_packed_files_are_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -
     assert len(list(Conll(path))) == 2
 
 
-def test_columns_may_stand_apart_by_spaces(tmp_path: Path) -> None:
+def test_columns_may_be_separated_by_spaces(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nEU NNP  I-NP B-ORG\nrejects VBZ I-VP O\n\n\n\nPeter NNP I-NP B-PER\n"
-    assert list(Conll(written(tmp_path, text))) == [("EU rejects", "B-ORG O"), ("Peter", "B-PER")]
+    assert list(Conll(write(tmp_path, text))) == [("EU rejects", "B-ORG O"), ("Peter", "B-PER")]
 
 
 def test_germeval_has_four_columns_and_a_comment_before_each_sentence(tmp_path: Path) -> None:
     text = "#\thttp://example.org\t[2009]\t\n1\tSchartau\tB-PER\tO\n2\tsagte\tO\tO\n\n#\thttp://example.org\t[2010]\t\n1\tNRW\tB-LOC\tO\n"
-    path = written(tmp_path, text)
+    path = write(tmp_path, text)
     assert list(Conll(path, (2, 3))) == [("Schartau sagte", "B-PER O"), ("NRW", "B-LOC")]
     assert list(Conll(path, (2, 4))) == [("Schartau sagte", "O O"), ("NRW", "O")]
 
 
 def test_a_hashtag_is_a_word_and_a_comment_is_not(tmp_path: Path) -> None:
     text = "# sent_id = 1\n#fun\tO\n#\tO\nParis\tB-LOC\n"
-    assert list(Conll(written(tmp_path, text))) == [("#fun # Paris", "O O B-LOC")]
+    assert list(Conll(write(tmp_path, text))) == [("#fun # Paris", "O O B-LOC")]
 
 
-def test_words_that_hold_spaces_or_nothing_stay_one_word(tmp_path: Path) -> None:
-    assert list(Conll(written(tmp_path, "New York\tB-LOC\n\tO\n\u2003\tO\nx \tO\n"))) == [
+def test_words_with_spaces_or_without_characters_stay_one_word(tmp_path: Path) -> None:
+    assert list(Conll(write(tmp_path, "New York\tB-LOC\n\tO\n\u2003\tO\nx \tO\n"))) == [
         ("New_York _ _ x", "B-LOC O O O")
     ]
     assert one_word("plain") == "plain"
 
 
-def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
-    path = written(tmp_path, PLAIN)
+def test_tags_are_converted_to_another_scheme(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN)
     assert next(iter(Conll(path, scheme="iobes")))[1] == "B-PER E-PER O"
     assert next(iter(Conll(path, scheme="io")))[1] == "I-PER I-PER O"
     with pytest.raises(OptionError, match="bilou"):
@@ -87,17 +87,15 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
         ("a\t\n", r"line 1, column 2 of .*: '' is not a tag"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_with_its_line_and_column(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_malformed_rows_are_errors_with_line_and_column(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
-        list(Conll(written(tmp_path, text)))
+        list(Conll(write(tmp_path, text)))
     assert "\n" not in str(error.value)
 
 
-def test_columns_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_missing_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 1 of .* has 2 columns and the tag should be in column 4"):
-        list(Conll(written(tmp_path, PLAIN), (1, 4)))
+        list(Conll(write(tmp_path, PLAIN), (1, 4)))
     with pytest.raises(OptionError, match="data.source is a column counted from 1"):
         Conll(tmp_path / "a", (0, 2))
 
@@ -109,8 +107,8 @@ def test_bytes_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
         list(Conll(path))
 
 
-def test_malformed_gold_is_repaired_as_conlleval_does_when_told_to(tmp_path: Path) -> None:
-    path = written(tmp_path, "a\tI-X\nb\tI-Y\nc\tB-Y\n\nd\tO\ne\tI-X\n")
+def test_malformed_gold_tags_are_repaired_as_conlleval_does_on_request(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\tI-X\nb\tI-Y\nc\tB-Y\n\nd\tO\ne\tI-X\n")
     broken = Conll(path)
     assert [output.split(" of ")[0] for output in broken.problems()] == [
         "line 1, column 2",
@@ -122,15 +120,15 @@ def test_malformed_gold_is_repaired_as_conlleval_does_when_told_to(tmp_path: Pat
 
 def test_an_invalid_tag_is_not_repaired(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2, column 2 .* 'PER' is not a tag"):
-        list(Conll(written(tmp_path, "a\tB-X\nb\tPER\n"), repair=True))
+        list(Conll(write(tmp_path, "a\tB-X\nb\tPER\n"), repair=True))
 
 
-def test_a_row_is_found_again_in_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path, PLAIN)
+def test_a_row_knows_its_line_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN)
     assert Conll(path, (1, 2)).place(1, 1) == f"{path} line 5, column 2"
 
 
-def test_sentences_are_written_as_they_were_with_one_more_column() -> None:
+def test_sentences_are_written_unchanged_with_one_more_column() -> None:
     for text in ("a\tx\tO\nb\ty\tB-P\n\n", "a x O\nb y B-P\n\n"):
         sentence = next(Parser("text").sentences(iter(text.split("\n"))))
         assert sentence.text() == text
@@ -141,7 +139,7 @@ def test_sentences_are_written_as_they_were_with_one_more_column() -> None:
         )
 
 
-def test_words_alone_need_no_tags() -> None:
+def test_files_of_words_need_no_tags() -> None:
     result = list(Parser("text", tag=None).sentences(iter(["# a comment", "#tag", "b", "", "c"])))
     assert [sentence.words() for sentence in result] == [["#tag", "b"], ["c"]]
 
@@ -155,7 +153,7 @@ def test_words_alone_need_no_tags() -> None:
         ("germeval2014-ner", "NER-de-dev.tsv.gz", (2, 3), 2200, 41653, 2674),
     ],
 )
-def test_the_corpora_have_as_many_sentences_words_and_entities_as_they_say(
+def test_the_corpora_have_their_published_numbers_of_sentences_words_and_entities(
     real_data: Path,
     corpus: str,
     file: str,

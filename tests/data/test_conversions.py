@@ -1,4 +1,4 @@
-"""Each conversion on a few lines; the manifest's own, back from our files where they are here."""
+"""Each conversion step on a few lines, and the conversions of the manifest inverted on downloaded corpora."""
 
 import gzip
 import io
@@ -18,7 +18,9 @@ def zipped(members):
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         for name, data in members.items():
-            file.writestr(zipfile.ZipInfo(name), data)  # with a fixed date: the bytes are part of test names
+            file.writestr(
+                zipfile.ZipInfo(name), data
+            )  # with a fixed date: the bytes are part of the test ids
     return archive.getvalue()
 
 
@@ -63,13 +65,13 @@ def test_every_step_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_step(name):
+def test_each_conversion_step_gives_the_expected_output(name):
     given, steps, wanted = CASES[name]
     assert convert(given, steps) == wanted
 
 
 @pytest.mark.parametrize(
-    ("given", "step", "says"),
+    ("data", "step", "message"),
     [
         (b"x", "gunzip", "'gunzip' cannot convert the downloaded file"),
         (b"x", "unzip a", "not a zip file"),
@@ -79,9 +81,9 @@ def test_a_step(name):
         (b"x", "shuffle", "a conversion 'shuffle' that does not exist; use one of gunzip"),
     ],
 )
-def test_what_cannot_be_converted_is_one_sentence(given, step, says):
-    with pytest.raises(DataError, match=says):
-        convert(given, [step])
+def test_invalid_input_of_a_conversion_is_an_error_of_one_sentence(data, step, message):
+    with pytest.raises(DataError, match=message):
+        convert(data, [step])
 
 
 def test_packing_gives_the_same_bytes_every_time():
@@ -101,7 +103,7 @@ def test_bundled_corpora_and_those_made_by_hand_have_no_downloads(name):
 
 
 @pytest.mark.parametrize("name", [name for name in corpora.names() if is_downloaded(name)])
-def test_the_manifest_makes_every_file_by_steps_that_exist(name):
+def test_the_manifest_uses_only_existing_conversion_steps(name):
     known = corpora.find(name)
     made = [file for download in known.downloads for file in download.makes]
     assert sorted(made) == sorted(known._entry["files"])
@@ -134,7 +136,7 @@ def positions(runs):
     ]
 
 
-BACK = {  # from our file to the bytes that were downloaded, where nothing was lost on the way
+INVERSE = {  # from our file back to the downloaded bytes, for lossless conversions
     ("sst2", "dev.tsv"): lambda ours: ours[:-1],
     ("stsb-en-de-fr", "test.fr.csv"): lambda ours: ours.replace(b"\n", b"\r\n"),
     ("cranfield", "qrels.trec.txt"): lambda ours: ours.replace(b"\n", b"\r\n"),
@@ -146,18 +148,18 @@ BACK = {  # from our file to the bytes that were downloaded, where nothing was l
 }
 
 
-@pytest.mark.parametrize(("name", "file"), BACK)
-def test_our_file_turned_back_is_the_pinned_download_and_is_made_from_it(real_data, name, file):
+@pytest.mark.parametrize(("name", "file"), INVERSE)
+def test_inverting_a_conversion_gives_the_pinned_download(real_data, name, file):
     if not (real_data / name).is_dir():
         pytest.skip(f"no {name} in REGARD_DATA")
     ours = text(name, file)
-    source = BACK[name, file](ours)
+    source = INVERSE[name, file](ours)
     download = next(download for download in corpora.find(name).downloads if file in download.makes)
     assert (sha256(source), len(source)) == (download.sha256, download.bytes)
     assert convert(source, download.makes[file]) == ours
 
 
-def test_newstest2014_is_put_into_the_order_of_the_english_side(real_data):
+def test_newstest2014_has_the_order_of_the_english_side(real_data):
     known = corpora.find("wmt-newstest")
     download = next(download for download in known.downloads if "newstest2014.en-fr.fr" in download.makes)
     (step,) = download.makes["newstest2014.en-fr.fr"]

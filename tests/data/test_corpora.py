@@ -1,6 +1,4 @@
-"""Corpora by name: what is there, in which direction, whether it is the right thing, and what is said when it
-is not.
-"""
+"""Corpora by name: splits, directions, checksums, and errors for missing or changed files."""
 
 import gzip
 import json
@@ -38,7 +36,7 @@ ROWS = {
 }
 
 
-def test_the_names():
+def test_all_corpora_are_listed():
     assert corpora.names() == [
         "align-europarl-de-en", "align-hansards-en-fr", "broad-twitter", "cranfield", "europarl-en-de",
         "europarl-en-fr", "germeval2014-ner", "movielens-latest-small", "multi30k", "sentence-polarity",
@@ -48,7 +46,7 @@ def test_the_names():
 
 
 @pytest.mark.parametrize("name", corpora.names())
-def test_the_manifest_says_where_from_and_under_which_licence(name):
+def test_the_manifest_names_source_and_licence(name):
     known = corpora.find(name)
     assert known.about and known.source and known.licence and known.cite
     assert "github.com/" in known.source or name == "tatoeba-sample"
@@ -69,7 +67,7 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
 @pytest.mark.parametrize(
     ("key", "count"), ROWS.items(), ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else ""
 )
-def test_rows_are_those_that_are_published(real_data, key, count):
+def test_splits_have_the_published_numbers_of_rows(real_data, key, count):
     name, split, source, target = key
     known = corpora.find(name)
     assert known.row_count(split, source, target) == count
@@ -78,11 +76,11 @@ def test_rows_are_those_that_are_published(real_data, key, count):
 
 
 @pytest.mark.parametrize("name", [name for name in corpora.names() if not name.startswith("europarl")])
-def test_the_files_here_are_those_of_the_manifest(real_data, name):
+def test_downloaded_files_have_the_checksums_of_the_manifest(real_data, name):
     assert {finding.state for finding in corpora.find(name).check()} == {"as named"}
 
 
-def test_either_direction_of_a_pair(real_data):
+def test_a_parallel_corpus_can_be_read_in_either_direction(real_data):
     known = corpora.find("multi30k")
     there, back = (list(known.rows("val", *pair)) for pair in (("en", "de"), ("de", "en")))
     assert there == [row[::-1] for row in back]
@@ -96,7 +94,7 @@ def test_either_direction_of_a_pair(real_data):
     )
 
 
-def test_the_carried_sample_needs_nothing_else(monkeypatch, tmp_path):
+def test_the_bundled_sample_needs_no_download(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
     known = corpora.find("tatoeba-sample")
     assert known.present() and [finding.state for finding in known.check()] == ["as named"]
@@ -112,14 +110,14 @@ def test_the_carried_sample_needs_nothing_else(monkeypatch, tmp_path):
     assert [row[::-1] for row in back] == parts["test"]  # the split does not depend on the direction
 
 
-def test_without_official_splits_no_english_sentence_is_in_two(real_data):
+def test_without_official_splits_no_english_sentence_is_in_two_splits(real_data):
     known = corpora.find("tatoeba-en-fr")
     parts = [{row[0] for row in known.rows(split)} for split in ("train", "validation", "test")]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 116_830
     assert [{row[1] for row in known.rows("test", "fr", "en")}] == [parts[2]]
 
 
-def test_tiny_shakespeare_is_cut_at_nine_tenths(real_data):
+def test_tiny_shakespeare_is_split_at_nine_tenths(real_data):
     known = corpora.find("tiny-shakespeare")
     text = b"".join(unpacked(known.files("train")[0])).decode()
     assert len(text) == 1_115_394
@@ -130,7 +128,7 @@ def test_tiny_shakespeare_is_cut_at_nine_tenths(real_data):
 
 @pytest.fixture
 def copied(real_data, tmp_path, monkeypatch):
-    """wikitext-2 in a folder of our own."""
+    """A copy of wikitext-2 in its own data folder."""
     folder = tmp_path / "data" / "wikitext-2"
     shutil.copytree(real_data / "wikitext-2", folder)
     for path in [folder, *folder.iterdir()]:
@@ -139,7 +137,7 @@ def copied(real_data, tmp_path, monkeypatch):
     return folder
 
 
-def test_a_file_that_is_packed_otherwise_is_the_same_text(copied):
+def test_a_file_with_another_compression_is_accepted(copied):
     valid = copied / "valid.txt.xz"
     (copied / "valid.txt.gz").write_bytes(gzip.compress(lzma.decompress(valid.read_bytes())))
     (copied / "test.txt").write_bytes(lzma.decompress((copied / "test.txt.xz").read_bytes()))
@@ -165,7 +163,7 @@ def test_missing_and_changed_files_are_reported(copied):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "says"),
+    ("name", "arguments", "message"),
     [
         ("multi30k", ("trian", "en", "de"), "has no split 'trian'; it has train, val"),
         ("multi30k", ("train", "en", "it"), "no language 'it'; it has en, de, fr, cs"),
@@ -179,19 +177,19 @@ def test_missing_and_changed_files_are_reported(copied):
         ("wikitext-2", ("train", None, None, "raw"), "leave data.version out"),
     ],
 )
-def test_what_a_corpus_does_not_have_is_one_sentence(name, arguments, says):
-    with pytest.raises(DataError, match=says):
+def test_a_missing_split_or_language_is_an_error_of_one_sentence(name, arguments, message):
+    with pytest.raises(DataError, match=message):
         corpora.find(name).rows(*arguments)
 
 
-def test_an_unknown_name_gives_the_nearest():
+def test_the_error_for_an_unknown_name_suggests_the_nearest():
     with pytest.raises(DataError, match="did you mean multi30k"):
         corpora.find("multi-30k")
     with pytest.raises(DataError, match="`regard data` lists them"):
         corpora.find("zzz")
 
 
-def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp_path):
+def test_the_error_for_an_absent_corpus_names_the_searched_folders(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(
         DataError,
@@ -207,7 +205,7 @@ def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp
     assert list(corpora.find("wikitext-2").rows("test")) == [(" = a = ",)]
 
 
-def test_corpora_of_the_user_are_known_by_name_until_they_are_removed(tmp_path, monkeypatch):
+def test_user_corpora_can_be_registered_and_removed(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "mine" / "a.de").write_text("eins\nzwei\n", encoding="utf-8")
@@ -236,7 +234,7 @@ def test_corpora_of_the_user_are_known_by_name_until_they_are_removed(tmp_path, 
         ("missing.json", "missing.json cannot be read"),
     ],
 )
-def test_a_manifest_that_cannot_be_used_is_refused(manifest, message):
+def test_an_invalid_manifest_is_refused(manifest, message):
     with pytest.raises(DataError, match=message):
         corpora.add_corpora(manifest)
     with pytest.raises(DataError, match="did not add a corpus 'sst2'"):

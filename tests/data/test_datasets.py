@@ -1,4 +1,4 @@
-"""One call from the sections of a recipe to data that is ready, and what it says when it cannot."""
+"""Loading the data of a recipe in one call, and its errors."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ SAMPLE = Section(corpus="tatoeba-sample", source="en", target="de", limit=2000)
 SMALL = Section(kind="bpe", size=500)
 
 
-def test_a_known_corpus():
+def test_a_corpus_by_name_gives_tokenizers_splits_and_checksums():
     corpus = load(SAMPLE, SMALL)
     assert corpus.train.rows == 2000 and corpus.train.paired
     assert corpus.source_tokenizer is corpus.target_tokenizer and len(corpus.target_tokenizer) == 500
@@ -37,7 +37,7 @@ def test_a_known_corpus():
     assert corpus.warnings == []
 
 
-def test_the_other_direction_and_separate_vocabularies():
+def test_a_corpus_can_be_reversed_with_separate_vocabularies():
     corpus = load(
         {"corpus": "tatoeba-sample", "source": "de", "target": "en", "limit": 2000},
         {"size": 400, "joint": False},
@@ -47,7 +47,7 @@ def test_the_other_direction_and_separate_vocabularies():
     assert "ä" in corpus.source_tokenizer.vocabulary and "ä" not in corpus.target_tokenizer.vocabulary
 
 
-def test_a_second_call_finds_everything_in_the_cache(cache):
+def test_a_second_call_uses_the_cache(cache):
     first = load(SAMPLE, SMALL)
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.*")}
     again = load(SAMPLE, SMALL)
@@ -55,7 +55,7 @@ def test_a_second_call_finds_everything_in_the_cache(cache):
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.*")} == before
 
 
-def test_dropout_is_for_training_alone():
+def test_bpe_dropout_applies_to_training_data_only():
     corpus = load(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=5)
     assert corpus.train.variants == 3 and corpus.validation.prepared.variants == 1
     assert (
@@ -76,7 +76,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def own(files, **more):
+def user_section(files, **more):
     parts = {
         role: [str(files / f"{part}.en"), str(files / f"{part}.de")]
         for role, part in (("train", "train"), ("validation", "dev"))
@@ -84,36 +84,38 @@ def own(files, **more):
     return Section(source="en", target="de", **parts, **more)
 
 
-def test_files_of_a_user(files):
-    corpus = load(own(files, test=[str(files / "test.en"), str(files / "test.de")]), Section(size=60))
+def test_user_files_give_train_validation_and_test_sets(files):
+    corpus = load(
+        user_section(files, test=[str(files / "test.en"), str(files / "test.de")]), Section(size=60)
+    )
     assert (corpus.train.rows, len(corpus.validation.sources), len(corpus.test().sources)) == (300, 20, 10)
     assert corpus.test_names == ["test"]
     assert corpus.name.endswith("train.en") and len(corpus.checksums) == 4
 
 
-def test_files_and_a_known_corpus_together(files):
-    corpus = load(own(files, test=["tatoeba-sample:test"]), Section(size=60))
+def test_user_files_can_be_tested_on_a_named_corpus(files):
+    corpus = load(user_section(files, test=["tatoeba-sample:test"]), Section(size=60))
     assert len(corpus.test().sources) == 449
 
 
-def test_validation_is_not_needed(files):
-    section = own(files)
+def test_validation_data_is_optional(files):
+    section = user_section(files)
     section.validation = []
     corpus = load(section, Section(size=60))
     assert corpus.validation is None and corpus.test_names == []
 
 
-def test_the_text_that_is_scored_has_every_row(files):
+def test_the_validation_texts_include_rows_that_are_not_encoded(files):
     (files / "dev.en").write_bytes(b"a cat\n\nbad \xff\n" + b"dog " * 50 + b"\n")
     (files / "dev.de").write_text("eine Katze\nx\ny\nz\n", encoding="utf-8")
-    corpus = load(own(files, max_length=20), Section(size=60))
+    corpus = load(user_section(files, max_length=20), Section(size=60))
     split = corpus.validation
     assert split.sources == ["a cat", "", "", "dog " * 50] and split.targets == ["eine Katze", "x", "y", "z"]
     assert split.prepared.rows == 1 and split.prepared.lines.tolist() == [0]
     assert corpus.warnings[0].startswith("validation: 1 of 4 rows")
 
 
-def test_a_language_model(files):
+def test_a_language_model_has_targets_only(files):
     section = Section(train=[str(files / "train.en")], validation=str(files / "dev.en"))
     corpus = load(section, Section(kind="word", size=20), task="language")
     assert corpus.source_tokenizer is None and not corpus.train.paired
@@ -121,9 +123,9 @@ def test_a_language_model(files):
     assert len(corpus.target_tokenizer) == 4 + 5
 
 
-def test_one_split_for_tokenizers_that_exist(files):
+def test_one_split_can_be_loaded_with_existing_tokenizers(files):
     tokenizer = Tokenizer.train(["a cat sees the dog eine Katze sieht den Hund"], "word", 20)
-    split = load_split(own(files), "validation", tokenizer, tokenizer)
+    split = load_split(user_section(files), "validation", tokenizer, tokenizer)
     assert len(split.sources) == 20 and split.prepared.rows == 20 and split.name == "validation"
 
 
@@ -135,7 +137,7 @@ def test_tokenizers_are_loaded_from_a_file_or_a_folder(files, tmp_path):
     assert load_tokenizers(tmp_path / "joint", True) == (one, one)
     assert load_tokenizers(tmp_path / "joint" / "tokenizer.json", False) == (None, one)
     assert load_tokenizers(tmp_path / "apart", True) == (one, two)
-    corpus = load(own(files), Section(load=str(tmp_path / "apart")))
+    corpus = load(user_section(files), Section(load=str(tmp_path / "apart")))
     assert (corpus.source_tokenizer, corpus.target_tokenizer) == (one, two)
     with pytest.raises(DataError, match="neither tokenizer.json nor source.json"):
         load_tokenizers(tmp_path, True)
@@ -155,7 +157,7 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "tokenizer", "task", "says"),
+    ("data", "tokenizer", "task", "message"),
     [
         ({}, {}, "translate", "names no corpus and no files for train"),
         ({"corpus": "tatoeba-sample"}, {}, "language", "is for task translate, not language"),
@@ -191,8 +193,8 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_impossible_options_are_one_sentence_and_leave_no_files(data, tokenizer, task, says, cache):
-    with pytest.raises((DataError, OptionError), match=says) as caught:
+def test_wrong_options_are_errors_of_one_sentence_and_leave_no_files(data, tokenizer, task, message, cache):
+    with pytest.raises((DataError, OptionError), match=message) as caught:
         load(data, tokenizer, task)
     assert "\n" not in str(caught.value)
     assert not list(cache.rglob("*.npy")) and not list(cache.rglob("tokenizer.json"))

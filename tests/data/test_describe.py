@@ -1,4 +1,4 @@
-"""A description counts and measures what is there."""
+"""Descriptions of data sets: row counts, lengths, samples."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from regard.data.readers import Table, Text
 from regard.errors import DataError
 
 
-def test_rows_lengths_and_samples(tmp_path):
+def test_a_description_has_rows_lengths_and_samples(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(
         b"".join(b"%s\tx y\n" % (b"w " * (i + 1)).strip() for i in range(100)) + b"\tempty\nbad \xff\tz\n"

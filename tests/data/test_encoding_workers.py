@@ -1,4 +1,4 @@
-"""Other processes give what this one gives, load no torch, and neither outlive it nor hang."""
+"""Encoding workers: equal results, no import of torch, and no process that outlives its parent."""
 
 import os
 import random
@@ -41,7 +41,7 @@ def tokenizers():
         EncodingSettings(max_length=30, dropout=0.2, variants=3, seed=7),
     ],
 )
-def test_two_workers_give_what_one_process_gives(tokenizers, settings):
+def test_two_workers_give_the_result_of_one_process(tokenizers, settings):
     alone, shared = (list(encode_all(chunks(), tokenizers, settings, count)) for count in (1, 2))
     assert len(alone) == len(shared) == 5
     for a, b in zip(alone, shared, strict=True):
@@ -56,14 +56,14 @@ def test_two_workers_give_what_one_process_gives(tokenizers, settings):
             )
 
 
-def test_a_worker_loads_no_torch():
+def test_a_worker_does_not_import_torch():
     code = workers._BOOT.replace("serve()\n", "print('torch' in sys.modules, 'numpy' in sys.modules)\n")
     command = [sys.executable, "-c", code, str(Path(regard.__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_a_worker_that_dies_is_one_sentence(tokenizers):
+def test_a_killed_worker_is_an_error_of_one_sentence(tokenizers):
     started = []
     original = subprocess.Popen
 

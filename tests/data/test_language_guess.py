@@ -1,4 +1,4 @@
-"""The language of a text by its letters."""
+"""Language identification by characters."""
 
 import pytest
 
@@ -24,19 +24,19 @@ def test_the_language_is_guessed_or_none(text, language):
     assert guess_language(text) == language
 
 
-def test_bundled_sentences_are_guessed():
-    """English and German of the sample in the package; the table was learned from Tatoeba, as they were."""
+def test_languages_of_bundled_sentences_are_guessed():
+    """English and German of the bundled sample, which is from Tatoeba like the training data of the table."""
     rows = [
         row
         for _, row in zip(
             range(500), split_rows({"corpus": "tatoeba-sample"}, "test", "translate"), strict=False
         )
     ]
-    right = sum((guess_language(en) == "en") + (guess_language(de) == "de") for en, de in rows)
-    assert right >= 0.98 * 2 * len(rows)
+    correct = sum((guess_language(en) == "en") + (guess_language(de) == "de") for en, de in rows)
+    assert correct >= 0.98 * 2 * len(rows)
 
 
-def test_several_texts_are_read_together():
+def test_the_language_of_several_texts_is_guessed_together():
     assert guess_language_of(["Tom", "?", "Wir haben keine Zeit."]) == "de" and guess_language_of([]) is None
 
 

@@ -1,4 +1,4 @@
-"""Preparation: what is kept, what is counted, and that the cache holds whole sets and the right ones."""
+"""Preparation: kept and dropped rows, their counts, and a cache of complete and matching sets."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def pairs(tmp_path):
     return LinePairs(tmp_path / "a.en", tmp_path / "a.de")
 
 
-def test_every_row_is_its_tokens_and_the_end(pairs, tokenizer):
+def test_every_row_is_its_tokens_and_eos(pairs, tokenizer):
     prepared = prepare(pairs, tokenizer, tokenizer)
     assert prepared.rows == len(prepared) == 300
     for i, (source, target) in enumerate(pairs):
@@ -54,13 +54,13 @@ def test_every_row_is_its_tokens_and_the_end(pairs, tokenizer):
     assert prepared.report.source_tokens == prepared.source_lengths.sum()
 
 
-def test_tokens_are_mapped_not_loaded(pairs, tokenizer):
+def test_tokens_are_memory_mapped(pairs, tokenizer):
     prepared = prepare(pairs, tokenizer, tokenizer)
     tokens = prepared.arrays("target")[0]
     assert tokens.base is not None and not tokens.flags.owndata
 
 
-def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
+def test_unusable_rows_are_dropped_and_counted(tmp_path, tokenizer):
     rows = [
         b"good\tgut", b"\tleer", b"  \tblank", b"bad \xff\tx", b"only one column", b"the cat\tthe cat",
         b"x" * 200_000 + b"\ty",
@@ -86,14 +86,14 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
     )
 
 
-def test_when_nothing_is_left_it_says_why(tmp_path, tokenizer, cache):
+def test_an_error_says_why_no_row_is_left(tmp_path, tokenizer, cache):
     (tmp_path / "a.tsv").write_text("\tx\ny\t\n", encoding="utf-8")
     with pytest.raises(DataError, match="none of the 2 rows of .* can be used: 2 empty on a side"):
         prepare(Table(tmp_path / "a.tsv"), tokenizer, tokenizer)
     assert not list((cache / "prepared").glob("*/meta.json"))
 
 
-def test_sides_of_different_length_leave_nothing_behind(tmp_path, pairs, tokenizer, cache):
+def test_sides_of_different_length_leave_no_files(tmp_path, pairs, tokenizer, cache):
     with pairs.target.open("a", encoding="utf-8") as file:
         file.write("one more\n")
     with pytest.raises(DataError, match="300 lines and .* has 301"):
@@ -101,7 +101,7 @@ def test_sides_of_different_length_leave_nothing_behind(tmp_path, pairs, tokeniz
     assert [path.suffix for path in (cache / "prepared").iterdir()] == [".lock"]
 
 
-def test_a_limit_takes_the_first_rows(pairs, tokenizer):
+def test_a_limit_keeps_the_first_rows(pairs, tokenizer):
     prepared = prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=17))
     assert prepared.rows == 17 and prepared.report.read == 17
     assert tokenizer.decode(prepared.source(16)) == list(pairs)[16][0]
@@ -116,7 +116,7 @@ def test_the_text_of_a_language_model_keeps_its_empty_lines(tmp_path, tokenizer)
         prepared.source(0)
 
 
-def test_the_text_of_a_character_model_is_itself(tmp_path):
+def test_a_character_model_keeps_the_text_unchanged(tmp_path):
     text = "To be,\nor not\n\nto be.\n"
     (tmp_path / "a").write_text(text, encoding="utf-8")
     tokenizer = Tokenizer.train(text.splitlines(), "character", 40)
@@ -124,14 +124,14 @@ def test_the_text_of_a_character_model_is_itself(tmp_path):
     assert tokenizer.decode(prepared.arrays("target")[0]) == text
 
 
-def test_the_same_question_is_answered_from_the_cache(pairs, tokenizer):
+def test_equal_data_and_settings_use_the_cache(pairs, tokenizer):
     first = prepare(pairs, tokenizer, tokenizer)
     written = (first.folder / "meta.json").stat().st_mtime_ns
     again = prepare(pairs, tokenizer, tokenizer)
     assert again.checksum == first.checksum and (again.folder / "meta.json").stat().st_mtime_ns == written
 
 
-def test_another_content_or_setting_is_another_question(pairs, tokenizer):
+def test_other_data_or_settings_are_prepared_again(pairs, tokenizer):
     other = Tokenizer.train(sentences(500, 0), "bpe", 40)
     sums = [
         prepare(pairs, tokenizer, tokenizer).checksum,
@@ -147,14 +147,14 @@ def test_another_content_or_setting_is_another_question(pairs, tokenizer):
     assert len(set(sums)) == len(sums)
 
 
-def test_where_nothing_is_drawn_the_seed_is_no_question(pairs, tokenizer):
+def test_without_dropout_the_seed_is_not_part_of_the_cache_key(pairs, tokenizer):
     assert (
         prepare(pairs, tokenizer, tokenizer, EncodingSettings(seed=1, variants=8)).checksum
         == prepare(pairs, tokenizer, tokenizer).checksum
     )
 
 
-def test_variants_differ_in_pieces_and_not_in_text(pairs, tokenizer):
+def test_variants_differ_in_tokens_and_not_in_text(pairs, tokenizer):
     prepared = prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.3, variants=3, seed=1))
     assert prepared.variants == 3
     for i, (source, target) in enumerate(pairs):
@@ -179,7 +179,7 @@ def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
         prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=3))
 
 
-def test_a_damaged_set_is_made_again(pairs, tokenizer):
+def test_a_damaged_set_is_prepared_again(pairs, tokenizer):
     first = prepare(pairs, tokenizer, tokenizer)
     tokens = first.folder / "target.0.npy"
     good = tokens.read_bytes()
@@ -234,7 +234,7 @@ def start(folder):
     return subprocess.Popen([sys.executable, "-c", PREPARE, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_may_prepare_the_same_thing(big, cache):
+def test_two_processes_may_prepare_the_same_data(big, cache):
     both = [start(big) for _ in range(2)]
     answers = [process.communicate(timeout=100)[0].splitlines()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -244,10 +244,10 @@ def test_two_processes_may_prepare_the_same_thing(big, cache):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_a_process_that_is_stopped_leaves_no_half_result(big, cache, sign):
+def test_a_killed_process_leaves_no_incomplete_set(big, cache, sign):
     process = start(big)
     assert process.stdout is not None and process.stdout.readline() == "starting\n"
-    for _ in range(5000):  # until it is at work
+    for _ in range(5000):  # until it has started to write
         if list((cache / "prepared").glob("*.tmp-*/lines.npy")):
             break
         time.sleep(0.005)

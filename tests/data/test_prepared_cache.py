@@ -1,4 +1,4 @@
-"""The cache is listed and pruned; what a process uses stays."""
+"""Listing and pruning the cache; entries in use are kept."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def make(tmp_path, name, days=0.0):
     return path
 
 
-def test_entries_tell_size_age_and_what_made_them(tmp_path):
+def test_entries_have_size_age_and_origin(tmp_path):
     old, new = make(tmp_path, "old", 40), make(tmp_path, "new")
     prepared_cache.hold(Prepared(new), "training set of new.txt, recipe small")
     result = prepared_cache.entries()
@@ -42,10 +42,10 @@ def test_entries_tell_size_age_and_what_made_them(tmp_path):
     assert result[0].size == sum(file.stat().st_size for file in old.iterdir())
     assert result[0].age == pytest.approx(40 * DAY, abs=60) and result[0].made_by == "20 lines"
     assert result[1].made_by == "training set of new.txt, recipe small"
-    assert prepared_cache.entries()[0].age > 39 * DAY  # looking is not using
+    assert prepared_cache.entries()[0].age > 39 * DAY  # listing does not count as use
 
 
-def test_pruning_by_age_and_by_size_takes_the_least_recently_used(tmp_path, folder):
+def test_pruning_by_age_and_by_size_removes_the_least_recently_used(tmp_path, folder):
     paths = [make(tmp_path, name, days) for name, days in (("a", 40), ("b", 20), ("c", 10), ("d", 0))]
     assert [entry.path for entry in prepared_cache.prune(older_than=30 * DAY)] == paths[:1]
     sizes = [entry.size for entry in prepared_cache.entries()]
@@ -94,7 +94,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("how", ["hold", "map"])
-def test_what_another_process_uses_stays_until_it_is_killed(tmp_path, how):
+def test_an_entry_used_by_another_process_is_kept_until_that_process_ends(tmp_path, how):
     path = make(tmp_path, "a", 40)
     with subprocess.Popen(
         [sys.executable, "-c", USES, str(path), how], stdout=subprocess.PIPE, text=True
@@ -105,7 +105,7 @@ def test_what_another_process_uses_stays_until_it_is_killed(tmp_path, how):
     assert len(prepared_cache.prune(older_than=0)) == 1
 
 
-def test_what_a_killed_process_left_is_removed_and_what_is_being_built_stays(tmp_path, folder):
+def test_leftovers_of_killed_processes_are_removed_and_builds_in_progress_are_kept(tmp_path, folder):
     import fcntl
 
     left = folder / "0123.tmp-abc"

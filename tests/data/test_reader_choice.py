@@ -1,4 +1,4 @@
-"""Tables of a user's own: columns by name or number, quotes, numbers, and where a cell is.
+"""User tables: columns by name or number, quotes, scores, and positions of cells.
 
 Covers csv_reader.py.
 """
@@ -25,13 +25,13 @@ def test_quoted_cells_keep_commas_and_their_line_ends_become_spaces(tmp_path):
     assert rows.place(2, 1) == f"{path} line 5, column 2"  # the row before it took two lines
 
 
-def test_a_row_without_the_column_keeps_its_place(tmp_path):
+def test_a_row_without_the_column_keeps_its_row_number(tmp_path):
     rows = Csv(write(tmp_path / "a.csv", "a,x\nb\nc,z\n"))
     assert [row[0] for row in rows] == ["a", "b", "c"]
     assert list(rows)[1][1].startswith("\udcff")
 
 
-def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
+def test_a_score_column_is_read_and_filters_rows(tmp_path):
     path = write(tmp_path / "s.csv", "a,b,4.5\nc,d,1.0\n")
     assert Csv(path, score=3).scores() == [4.5, 1.0]
     assert list(Csv(path, score=3, least=4.0)) == [("a", "b")]
@@ -52,7 +52,7 @@ def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
         ("a.jsonl", json.dumps({"q": "one", "a": {"b": "x"}}) + "\n", "q", "a.b"),
     ],
 )
-def test_columns_by_name_by_number_or_as_usual(tmp_path, name, text, source, target):
+def test_columns_are_chosen_by_name_by_number_or_by_default(tmp_path, name, text, source, target):
     assert list(open_labelled(write(tmp_path / name, text), source, target)) == [("one", "x")]
 
 
@@ -61,13 +61,13 @@ def test_labels_of_json_may_be_numbers(tmp_path):
     assert [label for _, label in open_labelled(path, None, None)] == ["1", "true"]
 
 
-def test_packed_tables_are_read_as_they_are(tmp_path):
+def test_compressed_tables_are_read(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"text,label\none,x\n"))
     assert list(open_labelled(path, "text", "label")) == [("one", "x")]
 
 
-def test_a_column_that_is_not_there_is_named(tmp_path):
+def test_a_missing_column_is_named(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\none\tx\n")
     with pytest.raises(DataError, match=r"line 1 names no column 'txt'; it has 'text', 'label'"):
         open_labelled(path, "txt", "label")

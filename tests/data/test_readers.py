@@ -1,4 +1,4 @@
-"""Every layout gives the same rows, and sides that do not fit together stop."""
+"""Every file layout gives the same rows; unequal sides are errors."""
 
 import gzip
 import json
@@ -20,18 +20,18 @@ def sides(tmp_path):
     return tmp_path / "a.en", tmp_path / "a.de"
 
 
-def test_line_aligned_files(sides):
+def test_line_aligned_files_give_pairs(sides):
     assert list(LinePairs(*sides)) == PAIRS
     assert list(LinePairs(*sides[::-1])) == [pair[::-1] for pair in PAIRS]
 
 
-def test_a_table(tmp_path):
+def test_a_table_gives_pairs(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"{en}\t7\t{de}\n" for en, de in PAIRS) + "only one column\n", encoding="utf-8")
     assert list(Table(path, (1, 3))) == [*PAIRS, ("only one column", MISSING)]
 
 
-def test_json_lines_and_what_is_wrong_in_them(tmp_path):
+def test_json_lines_give_pairs_and_errors_name_the_line(tmp_path):
     path = tmp_path / "a.jsonl"
     good = [json.dumps({"translation": {"en": en, "de": de}}) for en, de in PAIRS]
     wrong = ['{"translation": 3}', "[]", "{half", '{"translation": {"en": "x", "de": "\\ud83d"}}']
@@ -48,7 +48,7 @@ def test_sides_of_different_length_stop_with_both_counts(tmp_path):
         list(LinePairs(tmp_path / "a", tmp_path / "b.gz"))
 
 
-def test_parts_of_a_text_are_cut_by_characters(tmp_path):
+def test_parts_of_a_text_are_split_by_characters(tmp_path):
     text = "".join(f"line {i} {'x' * (i % 7)}\n" for i in range(500))
     (tmp_path / "a").write_text(text, encoding="utf-8")
     first, last = (["".join(row) for row in Text(tmp_path / "a", part)] for part in ((0.0, 0.9), (0.9, 1.0)))

@@ -1,4 +1,4 @@
-"""What the rows of each task must be, said with line and column where they are not."""
+"""Rows of each task: labels, tags and scores, and errors with line and column."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ GOOD = [("a good film", "positive"), ("a bad film", "negative"), ("not good at a
 WORDS = {"kind": "word", "size": 100}
 
 
-def test_a_label_is_one_entry_of_its_own_vocabulary_whatever_it_is_spelled_like(tmp_path):
+def test_a_label_is_one_entry_of_its_vocabulary_with_any_spelling(tmp_path):
     corpus = load({"train": [table(tmp_path, GOOD)]}, {**WORDS, "lowercase": True}, "classify")
     assert corpus.target_tokenizer.entries == ("negative", "positive", "rather negative")
     assert (
@@ -35,7 +35,7 @@ def test_the_task_defines_what_a_batch_counts(tmp_path):
     assert next(Batches(corpus.train, tokens=100, seed=1, count=len)).tokens == 3
 
 
-def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
+def test_an_unknown_label_is_named_with_its_line_and_column(tmp_path):
     data = {"train": [table(tmp_path, GOOD)]}
     corpus = load(data, WORDS, "classify")
     test = table(tmp_path, [("fine", "positive"), ("hm", "neutral")], "test.tsv")
@@ -62,7 +62,7 @@ def test_a_label_whose_rows_were_all_dropped_is_named(tmp_path):
         load({"train": [table(tmp_path, rows)], "max_length": 4}, WORDS, "classify")
 
 
-def test_words_seen_once_are_unknown_in_training_too(tmp_path):
+def test_words_seen_once_are_unk_in_training_too(tmp_path):
     corpus = load({"train": [table(tmp_path, GOOD)]}, {**WORDS, "min_count": 2}, "classify")
     assert corpus.source_tokenizer is not None and corpus.source_tokenizer.entries == ("a", "film", "good")
     assert np.count_nonzero(corpus.train.arrays("source")[0] == 1) == 4
@@ -99,18 +99,18 @@ def test_span_types_are_renamed_and_adjacent_spans_stay_two(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "task", "says"),
+    ("labels", "task", "message"),
     [
         ({"great": "very positive"}, "classify", "renames 'great' to 'very positive', and no"),
         ({"a": "b"}, "translate", "rows of task translate have none"),
     ],
 )
-def test_labels_that_no_row_has_are_an_error(labels, task, says, tmp_path):
-    with pytest.raises(OptionError, match=says):
+def test_labels_that_no_row_has_are_an_error(labels, task, message, tmp_path):
+    with pytest.raises(OptionError, match=message):
         load({"train": [table(tmp_path, GOOD)], "labels": labels}, {"kind": "word", "size": 100}, task)
 
 
-def test_pairs_that_mean_the_same_share_one_vocabulary_and_bring_their_scores(real_data):
+def test_paraphrase_pairs_share_one_vocabulary_and_have_scores(real_data):
     corpus = load({"corpus": "stsb-en-de-fr", "source": "de"}, {"kind": "word"}, "embed")
     assert corpus.source_tokenizer == corpus.target_tokenizer and corpus.train.rows == 1406
     assert (

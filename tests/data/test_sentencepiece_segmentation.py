@@ -52,7 +52,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_pieces_are_those_of_sentencepiece(tmp_path, options):
+def test_pieces_equal_those_of_sentencepiece(tmp_path, options):
     path = tmp_path / "model.spm"
     path.write_bytes(sentencepiece_model("source", **options))
     theirs = spm.SentencePieceProcessor(str(path))
@@ -75,19 +75,19 @@ def test_unigram_and_bpe_by_hand():
     assert Unigram(scores, {}, {}).split("abc") == ["a", "bc"]  # -3 against -5 (ab c), -6 (a b c), -9 (abc)
     assert Bpe(scores, {}, {}).split("abcab") == ["abc", "ab"]  # bc at -1, then ab at -3, then abc at -9
     assert Unigram(scores, {}, {}).split("axyb") == ["a", "xy", "b"]  # unknown characters are joined
-    # an unused piece is merged and then taken apart
+    # an unused piece is merged and then split again
     assert Bpe({"a": -1.0, "b": -2.0, "c": -3.0, "abc": -4.0}, {}, {"ab": -1.0}).split("abab") == list("abab")
     assert Bpe({"a": -1.0, "b": -2.0, "c": -3.0, "abc": -4.0}, {}, {"ab": -1.0}).split("abc") == ["abc"]
 
 
-def test_close_calls_are_decided_by_float32_sums_of_the_whole_text(monkeypatch):
-    """l + ll and ll + l have equal scores; which one wins depends on rounding, so on the text before."""
+def test_ties_are_decided_by_float32_sums_over_the_full_text(monkeypatch):
+    """l + ll and ll + l have equal scores; rounding decides, so the preceding text matters."""
     scores = {"▁": -1.7, "l": -4.1, "ll": -5.3, "a": -3.3}
-    cached, whole = Unigram(scores, {}, {}), Unigram(scores, {}, {})
-    monkeypatch.setattr(whole, "_split_words", lambda text: [text])
-    found = [cached.split("▁a" * n + "▁lll") for n in range(60)]
-    assert found == [whole.split("▁a" * n + "▁lll") for n in range(60)]
-    assert len({tuple(pieces[-2:]) for pieces in found}) == 2
+    cached, uncached = Unigram(scores, {}, {}), Unigram(scores, {}, {})
+    monkeypatch.setattr(uncached, "_split_words", lambda text: [text])
+    segmentations = [cached.split("▁a" * n + "▁lll") for n in range(60)]
+    assert segmentations == [uncached.split("▁a" * n + "▁lll") for n in range(60)]
+    assert len({tuple(pieces[-2:]) for pieces in segmentations}) == 2
 
 
 def test_the_cache_is_bounded(monkeypatch):

@@ -53,7 +53,7 @@ def test_a_row_of_a_split_by_hash_knows_its_line(tmp_path):
     assert HashSplitRows(Table(path), 0, "validation").place(0, 1) == f"{path} line 2, column 2"
 
 
-def test_the_cut_depends_on_the_texts_and_not_on_their_order(table, tmp_path):
+def test_the_split_depends_on_the_texts_and_not_on_their_order(table, tmp_path):
     turned = tmp_path / "turned.tsv"
     turned.write_text(
         "".join(reversed(table.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8"
@@ -67,20 +67,20 @@ def test_a_class_of_one_row_stays_in_training(tmp_path):
     assert ("alone", "rare") in list(SplitRows(Table(path), 0.0, 0.1, inside=False))
 
 
-def test_equal_texts_fall_into_the_same_part(tmp_path):
+def test_equal_texts_are_in_the_same_split(tmp_path):
     path = tmp_path / "twins.tsv"
     path.write_text("".join(f"text {i % 10}\tx\n" for i in range(100)), encoding="utf-8")
     inside, outside = (set(SplitRows(Table(path), 0.0, 0.3, inside=which)) for which in (True, False))
     assert not inside & outside and len(list(SplitRows(Table(path), 0.0, 0.3))) == 30
 
 
-def test_halves_are_those_of_the_file_and_know_their_lines(table):
+def test_halves_of_a_file_know_their_lines(table):
     second = RowRange(Table(table), 0.5, 1.0)
     assert list(second) == list(Table(table))[45:]
     assert second.place(0, 1) == f"{table} line 46, column 2"
 
 
-def test_a_held_out_share_validates_and_a_fold_tests(table):
+def test_validation_is_a_held_out_share_and_test_a_fold(table):
     data = {"train": [str(table)], "folds": 5, "fold": 2, "hold_out": 0.25}
     parts = {split: list(split_rows(data, split, "classify")) for split in ("train", "validation", "test")}
     assert {split: len(rows) for split, rows in parts.items()} == {"train": 54, "validation": 18, "test": 18}
@@ -91,14 +91,14 @@ def test_a_held_out_share_validates_and_a_fold_tests(table):
     )
 
 
-def test_a_known_corpus_without_splits_has_its_customary_folds(real_data):
+def test_a_corpus_without_splits_has_its_usual_folds(real_data):
     data = {"corpus": "sentence-polarity", "fold": 3}
     assert len(list(split_rows(data, "test", "classify"))) == 1066
     with pytest.raises(OptionError, match="data.fold is 11 of 10 folds"):
         split_rows({**data, "fold": 11}, "test", "classify")
 
 
-def test_a_fold_of_nothing_is_refused(table):
+def test_an_empty_fold_is_refused(table):
     with pytest.raises(OptionError, match="data.folds, the number of folds, is not set"):
         split_rows({"train": [str(table)], "fold": 2}, "test", "classify")
     with pytest.raises(DataError, match="no corpus and no files for test"):
@@ -107,7 +107,7 @@ def test_a_fold_of_nothing_is_refused(table):
 
 @dataclass(frozen=True)
 class Many(Rows):
-    """Rows from nowhere, made as they are read."""
+    """Rows that are generated while they are read."""
 
     count: int
     files, paired = (), True
@@ -120,7 +120,7 @@ class Many(Rows):
             yield tuple([f"{side} {i}" for i in range(start, start + 1000)] for side in "xy")
 
 
-def test_the_held_out_choice_takes_no_memory_per_row(monkeypatch):
+def test_choosing_held_out_rows_takes_no_memory_per_row(monkeypatch):
     monkeypatch.setattr("regard.data.splits.EXACT", 1000)
     peaks, kept = [], []
     for count in (20_000, 200_000):
@@ -131,7 +131,7 @@ def test_the_held_out_choice_takes_no_memory_per_row(monkeypatch):
         tracemalloc.stop()
         rest = sum(len(block[0]) for block in replace(cut, inside=False).blocks())
         assert kept[-1] + rest == count and abs(kept[-1] / count - 0.1) < 0.01
-    assert peaks[1] < 1.2 * peaks[0] < 2e6, peaks  # before, an object for each row
+    assert peaks[1] < 1.2 * peaks[0] < 2e6, peaks  # regression: it kept an object per row
 
 
 def test_the_end_of_a_text_is_held_out(tmp_path):

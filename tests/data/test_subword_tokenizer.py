@@ -1,4 +1,4 @@
-"""Sub-word tokens of words: the first of each is marked, and nothing is lost on the way through files."""
+"""Sub-word tokens of words: the first token of each word is marked, and saving keeps everything."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_the_first_token_of_each_word_is_below_the_size_and_the_others_above():
     assert TOKENIZER.decode(ids) == text and len(TOKENIZER) == 2 * len(INNER)
 
 
-def test_a_word_without_tokens_is_unknown_and_a_long_one_is_cut():
+def test_a_word_without_tokens_is_unk_and_a_long_one_is_truncated():
     cleaned = INNER._json | {
         "normalizer": {"type": "Replace", "pattern": {"String": "\u0007"}, "content": ""}
     }

@@ -1,4 +1,4 @@
-"""Spans as tags and back, for every scheme."""
+"""Conversion between spans and tags for every scheme."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ANY_TAGS = st.lists(
 
 
 @st.composite
-def drawn_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
-    """Spans side by side, with and without words between them."""
+def random_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
+    """Random non-overlapping spans, with and without words between them."""
     results, place = [], 0
     for gap, length, kind in draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("AB")), max_size=5)
@@ -27,7 +27,7 @@ def drawn_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
     return results, place + draw(st.integers(0, 2))
 
 
-def test_a_span_is_written_as_its_scheme_says() -> None:
+def test_each_scheme_writes_its_tags() -> None:
     result = [Span(0, 1, "LOC"), Span(2, 5, "PER")]
     assert BIO.tags(result, 6) == ["B-LOC", "O", "B-PER", "I-PER", "I-PER", "O"]
     assert IOBES.tags(result, 6) == ["S-LOC", "O", "B-PER", "I-PER", "E-PER", "O"]
@@ -35,24 +35,24 @@ def test_a_span_is_written_as_its_scheme_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["bio", "iobes"])
-def test_two_titles_side_by_side_stay_two(name: str) -> None:
+def test_adjacent_spans_of_one_type_stay_separate(name: str) -> None:
     titles = [Span(0, 2, "title"), Span(2, 4, "title")]
     assert spans(SCHEMES[name].tags(titles, 4)) == titles
-    assert spans(IO.tags(titles, 4)) == [Span(0, 4, "title")]  # which has no way to say it
+    assert spans(IO.tags(titles, 4)) == [Span(0, 4, "title")]  # IO cannot represent adjacent spans
 
 
-@given(drawn_spans())
-def test_tags_give_back_the_spans_they_were_made_of(drawn: tuple[list[Span], int]) -> None:
-    result, length = drawn
+@given(random_spans())
+def test_spans_survive_conversion_to_tags(spans_and_length: tuple[list[Span], int]) -> None:
+    result, length = spans_and_length
     for item in (BIO, IOBES):
         tags = item.tags(result, length)
         assert spans(tags) == result
         assert item.problems(tags) == []
 
 
-@given(drawn_spans())
-def test_every_scheme_can_be_turned_into_every_other(drawn: tuple[list[Span], int]) -> None:
-    result, length = drawn
+@given(random_spans())
+def test_every_scheme_converts_to_every_other(spans_and_length: tuple[list[Span], int]) -> None:
+    result, length = spans_and_length
     bio = BIO.tags(result, length)
     assert BIO.convert(IOBES.convert(bio)) == bio
     assert IO.convert(bio) == IO.convert(IOBES.convert(bio))
@@ -69,7 +69,7 @@ def test_repaired_tags_have_no_problems_and_the_same_spans(tags: list[str]) -> N
 
 
 @given(ANY_TAGS)
-def test_spans_are_those_that_seqeval_reads(tags: list[str]) -> None:
+def test_spans_equal_those_of_seqeval(tags: list[str]) -> None:
     labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
     assert [(span.type, span.start, span.stop - 1) for span in spans(tags)] == labeling.get_entities(tags)
 
@@ -89,13 +89,11 @@ def test_spans_are_those_that_seqeval_reads(tags: list[str]) -> None:
         ),
     ],
 )
-def test_bio_that_breaks_the_rules_is_reported_where_it_does(
-    tags: list[str], expected: list[Problem]
-) -> None:
+def test_violations_of_bio_are_reported_with_their_position(tags: list[str], expected: list[Problem]) -> None:
     assert BIO.problems(tags) == expected
 
 
-def test_iobes_that_breaks_the_rules_is_reported_where_it_does() -> None:
+def test_violations_of_iobes_are_reported_with_their_position() -> None:
     assert [what for _, what in IOBES.problems(["B-PER", "O", "E-PER", "B-LOC"])] == [
         "O cannot follow B-PER in IOBES", "E-PER cannot follow O in IOBES",
         "B-LOC cannot end a sentence in IOBES"
@@ -103,7 +101,7 @@ def test_iobes_that_breaks_the_rules_is_reported_where_it_does() -> None:
 
 
 def test_iob1_is_read_as_conlleval_reads_it() -> None:
-    """The tags of CoNLL-2003 as published: I begins, B only where two spans of one type meet."""
+    """The tags of CoNLL-2003 as published: a span begins with I, or with B after a span of its type."""
     assert BIO.repair(["I-ORG", "O", "I-PER", "I-PER", "B-PER"]) == ["B-ORG", "O", "B-PER", "I-PER", "B-PER"]
 
 
@@ -113,7 +111,7 @@ def test_an_invalid_tag_is_refused(tag: str) -> None:
         parse(tag)
 
 
-def test_a_type_may_hold_dashes() -> None:
+def test_a_type_may_contain_dashes() -> None:
     assert parse("B-creative-work") == ("B", "creative-work")
 
 

@@ -1,4 +1,4 @@
-"""The carried sample is what its rule takes from the full set, and small."""
+"""The bundled sample: reproducible from the full corpus, and small."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from regard.data.tatoeba_sample import short_pairs
 FOLDER = Path(corpora.__file__).parent / "samples"
 
 
-def test_the_rule_takes_the_sample_again(real_data):
+def test_the_rule_applied_to_the_full_corpus_gives_the_sample(real_data):
     full = Table(real_data / "tatoeba-en-de" / "tatoeba-en-de.tsv.gz")
     assert short_pairs(full) == list(Table(FOLDER / "tatoeba-sample.tsv.xz"))
 
 
-def test_the_rule_on_a_few_rows():
+def test_the_rule_selects_the_expected_rows():
     rows = [
         ("Go now please.", "Geh jetzt bitte."), ("Go now please.", "Geht jetzt bitte."), ("Hi.", "Hallo!"),
         ("He has 3 cats.", "Er hat drei Katzen."),
@@ -23,7 +23,7 @@ def test_the_rule_on_a_few_rows():
     assert short_pairs(rows) == [("Go now please.", "Geh jetzt bitte.")]
 
 
-def test_it_is_small_and_names_its_source():
+def test_the_sample_is_small_and_names_its_source():
     assert (FOLDER / "tatoeba-sample.tsv.xz").stat().st_size < 400_000
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert (

@@ -1,4 +1,4 @@
-"""Files are read line by line, whatever is wrong with them, and what cannot be read is one sentence."""
+"""Reading text files line by line, compressed or damaged, and errors of one sentence."""
 
 import gc
 import gzip
@@ -30,7 +30,7 @@ def test_plain_gzip_and_xz_give_the_same_lines(tmp_path, name):
     assert read(write(tmp_path / name, "eins\nzwei 😀\n\nvier".encode())) == ["eins", "zwei 😀", "", "vier"]
 
 
-def test_the_first_bytes_decide_and_not_the_name(tmp_path):
+def test_the_first_bytes_decide_the_compression_and_not_the_name(tmp_path):
     path = tmp_path / "really.gz"
     path.write_bytes(b"plain\n")
     assert read(path) == ["plain"]
@@ -43,11 +43,11 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     assert read(write(tmp_path / "a", text.encode())) == ["a\u2028b\x85c\x0bd\x0ce\x1cf\rg", "second"]
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_no_text(tmp_path):
+def test_windows_line_ends_and_a_byte_order_mark_are_removed(tmp_path):
     assert read(write(tmp_path / "a", b"\xef\xbb\xbfone\r\ntwo\r\n")) == ["one", "two"]
 
 
-def test_lines_that_are_not_utf8_keep_their_place(tmp_path):
+def test_lines_that_are_not_utf8_keep_their_line_number(tmp_path):
     assert read(write(tmp_path / "a", b"one\nbad \xff\xfe\nthree\ncut \xe2\x82\n")) == [
         "one",
         BAD,
@@ -65,13 +65,13 @@ def test_blocks_may_end_anywhere(tmp_path, monkeypatch, block):
 
 
 @pytest.mark.parametrize("block", [5, 64, 1 << 20])
-def test_a_line_beyond_the_limit_keeps_its_place(tmp_path, monkeypatch, block):
+def test_a_line_beyond_the_limit_keeps_its_line_number(tmp_path, monkeypatch, block):
     path = write(tmp_path / "a", b"\n".join([b"short", b"x" * 11, b"y" * 10, b"z" * 500, b"end", b"w" * 300]))
     monkeypatch.setattr(text_files, "BLOCK", block)
     assert read(path, max_characters=10) == ["short", LONG, "y" * 10, LONG, "end", LONG]
 
 
-def test_a_giant_line_is_never_in_memory(tmp_path):
+def test_a_giant_line_is_never_held_in_memory(tmp_path):
     path = tmp_path / "giant.xz"
     with lzma.open(path, "wb", preset=0) as file:  # 400 MB in one line
         for _ in range(400):
@@ -80,7 +80,7 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
     code = (
         "import sys, resource; from pathlib import Path\n"
         "from regard.data import text_files as files; files.MAX_EXPANSION = 10**9\n"
-        # a child starts with its parent's peak
+        # a child process starts with the peak memory of its parent
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "print([line for block in files.lines(Path(sys.argv[1])) for line in block])\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
@@ -92,7 +92,7 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
     assert int(out[1]) < 200, f"{out[1]} MiB"
 
 
-def test_a_bomb_is_refused(tmp_path, monkeypatch):
+def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "ALWAYS_ALLOWED", 1 << 20)
     for packed in (gzip.compress, lzma.compress):
         path = tmp_path / "bomb"
@@ -102,14 +102,14 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
     assert text_files.ALWAYS_ALLOWED == 1 << 20
 
 
-def test_a_repetitive_small_file_is_no_bomb(tmp_path):
+def test_a_repetitive_small_file_is_accepted(tmp_path):
     assert len(read(write(tmp_path / "a.xz", b"same line\n" * 100_000))) == 100_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts file handles by /proc")
-def test_stopping_early_leaves_neither_thread_nor_handle(tmp_path):
+def test_closing_early_leaves_no_thread_and_no_open_file(tmp_path):
     path = write(tmp_path / "a.gz", b"line\n" * 3_000_000)
-    gc.collect()  # handles that other tests have left would go later, and be counted
+    gc.collect()  # close handles of earlier tests before counting
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
     result = lines(path)
     next(result)
@@ -119,7 +119,7 @@ def test_stopping_early_leaves_neither_thread_nor_handle(tmp_path):
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
-def test_several_members_are_one_text(tmp_path):
+def test_several_compressed_members_are_one_text(tmp_path):
     path = tmp_path / "a"
     for packed in (gzip.compress, lzma.compress):
         path.write_bytes(packed(b"one\ntw") + packed(b"o\nthree\n") + b"\0" * 8)
@@ -127,7 +127,7 @@ def test_several_members_are_one_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "says"),
+    ("name", "data", "message"),
     [
         ("empty", b"", "is empty"),
         ("cut.gz", gzip.compress(b"text\n" * 9999, mtime=0)[:-20], "ends in the middle"),
@@ -138,10 +138,10 @@ def test_several_members_are_one_text(tmp_path):
         ("utf16", "text\n".encode("utf-16"), "is UTF-16"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(tmp_path, name, data, says):
+def test_an_unreadable_file_is_an_error_of_one_sentence(tmp_path, name, data, message):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -154,8 +154,8 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         read(tmp_path)
 
 
-def test_progress_hears_of_every_byte(tmp_path):
+def test_progress_reports_every_byte(tmp_path):
     path = write(tmp_path / "a.gz", b"line\n" * 100_000)
-    heard = []
-    read(path, advance=heard.append)
-    assert sum(heard) == path.stat().st_size
+    reported = []
+    read(path, advance=reported.append)
+    assert sum(reported) == path.stat().st_size

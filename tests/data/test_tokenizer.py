@@ -1,5 +1,4 @@
-"""Text comes back as it went in, special numbers come from nowhere, and a vocabulary that cannot be is
-refused.
+"""Tokenizers: lossless round trips, special ids never come from text, invalid vocabularies are refused.
 
 Covers tokenizer_training.py, train_tokenizers.py.
 """
@@ -41,14 +40,14 @@ def trained():
 
 @given(st.text())
 @settings(max_examples=300)
-def test_byte_bpe_gives_back_any_text(trained, text):
+def test_byte_bpe_round_trips_any_text(trained, text):
     assert trained["byte-bpe"].decode(trained["byte-bpe"].encode(text)) == text
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "character"])
 @given(st.text(st.sampled_from(ALPHABET)))
 @settings(max_examples=300)
-def test_text_of_known_characters_comes_back(trained, kind, text):
+def test_text_of_known_characters_round_trips(trained, kind, text):
     ids = trained[kind].encode(text)
     assert UNK not in ids
     assert trained[kind].decode([BOS, *ids, EOS, PAD, PAD]) == text
@@ -74,18 +73,18 @@ def test_text_of_known_characters_comes_back(trained, kind, text):
         "▁a ▁",
     ],
 )
-def test_spaces_marks_and_scripts_come_back(trained, kind, text):
+def test_spaces_punctuation_and_scripts_round_trip(trained, kind, text):
     assert trained[kind].decode(trained[kind].encode(text)) == text
 
 
 @given(st.lists(st.sampled_from(WORDS)))
-def test_known_words_come_back_with_single_spaces(trained, words):
+def test_known_words_round_trip_with_single_spaces(trained, words):
     ids = trained["word"].encode("  ".join(words) + " ")
     assert len(ids) == len(words)
     assert trained["word"].decode(ids) == " ".join(words)
 
 
-def test_words_are_cut_at_spaces_and_nowhere_else():
+def test_word_tokens_are_split_at_spaces_only():
     tokenizer = Tokenizer.train(["don't stop\tnow <unk> x.y\u00a0z"], "word", 20)
     assert len(tokenizer) == 4 + 4
     ids = tokenizer.encode("stop\tnow <unk> don't x.y\u00a0z other")
@@ -104,7 +103,7 @@ def test_text_that_spells_a_special_token_is_text(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_that_training_has_not_seen_are_unknown(trained, kind):
+def test_unseen_words_are_unk(trained, kind):
     ids = trained[kind].encode("Ω")
     if kind == "byte-bpe":
         assert trained[kind].decode(ids) == "Ω"
@@ -121,7 +120,7 @@ def test_training_again_gives_the_same_vocabulary(trained, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded_it_is_the_same(trained, kind, tmp_path):
+def test_a_saved_tokenizer_is_loaded_unchanged(trained, kind, tmp_path):
     trained[kind].save(tmp_path / "deep" / "t.json")
     loaded = Tokenizer.load(tmp_path / "deep" / "t.json")
     assert (loaded.kind, loaded.fingerprint, len(loaded)) == (
@@ -133,7 +132,7 @@ def test_saved_and_loaded_it_is_the_same(trained, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_file_is_one_that_tokenizers_reads(trained, kind, tmp_path):
+def test_the_saved_file_can_be_read_by_hugging_face_tokenizers(trained, kind, tmp_path):
     trained[kind].save(tmp_path / "t.json")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
     text = "der Hund und die Katze ."
@@ -142,13 +141,13 @@ def test_the_file_is_one_that_tokenizers_reads(trained, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_texts_are_encoded_as_one_by_one(trained, kind):
+def test_batch_encoding_equals_single_encoding(trained, kind):
     texts = lines() * 2
     assert trained[kind].encode_batch(texts) == [trained[kind].encode(text) for text in texts]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower_case(kind):
+def test_lowercase_applies_to_encoding(kind):
     tokenizer = Tokenizer.train(["Der HUND bellt"] * 9, kind, 300, lowercase=True)
     assert tokenizer.lowercase
     assert tokenizer.decode(tokenizer.encode("DER Hund BELLT")) == "der hund bellt"
@@ -167,7 +166,7 @@ def test_byte_bpe_needs_room_for_the_bytes():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_text_is_no_vocabulary(kind):
+def test_training_without_text_is_refused(kind):
     with pytest.raises(DataError, match="no text"):
         Tokenizer.train([], kind, 300)
 
@@ -182,7 +181,7 @@ def test_options_are_checked():
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1, 2]", "not json", '{"model": {"type": "BPE"}, "pre_tokenizer": null}']
 )
-def test_a_file_that_is_no_tokenizer_is_one_sentence(tmp_path, text):
+def test_a_file_that_is_not_a_tokenizer_is_an_error_of_one_sentence(tmp_path, text):
     (tmp_path / "t.json").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="not a tokenizer file") as caught:
         Tokenizer.load(tmp_path / "t.json")
@@ -200,12 +199,12 @@ def test_a_foreign_tokenizer_is_refused(trained, tmp_path):
         Tokenizer.load(tmp_path / "none.json")
 
 
-def test_numbers_of_another_vocabulary_are_refused(trained):
+def test_ids_outside_the_vocabulary_are_refused(trained):
     with pytest.raises(DataError, match="beyond the"):
         trained["bpe"].decode([10**6])
 
 
-def test_tokens_can_be_looked_at(trained):
+def test_tokens_of_ids_can_be_listed(trained):
     ids = trained["bpe"].encode("der Hund")
     assert "".join(trained["bpe"].tokens(ids)) == "▁der▁Hund"
     assert trained["bpe"].tokens([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]

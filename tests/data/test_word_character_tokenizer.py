@@ -22,7 +22,7 @@ def spelled() -> WordCharacterTokenizer:
     return tokenizer
 
 
-def test_a_word_is_its_number_and_its_bytes(spelled: WordCharacterTokenizer) -> None:
+def test_a_word_is_encoded_as_its_id_and_its_bytes(spelled: WordCharacterTokenizer) -> None:
     base = len(spelled.words)
     assert spelled.words.vocabulary.keys() >= {"the", "cat"}
     assert "dog" not in spelled.words.vocabulary  # seen once
@@ -36,28 +36,28 @@ def test_a_word_is_its_number_and_its_bytes(spelled: WordCharacterTokenizer) -> 
     assert len(spelled) == base + 256
 
 
-def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: WordCharacterTokenizer) -> None:
+def test_an_unseen_word_keeps_its_characters_and_case(spelled: WordCharacterTokenizer) -> None:
     assert spelled.decode(spelled.encode("McX likes ünseen 😀 words")) == "McX likes ünseen 😀 words"
 
 
-def test_of_a_long_word_both_ends_are_spelled(spelled: WordCharacterTokenizer) -> None:
+def test_a_long_word_keeps_the_bytes_of_both_ends(spelled: WordCharacterTokenizer) -> None:
     ids = spelled.encode("a" * 30 + "b" * 30)
     assert len(ids) == 1 + MAX_BYTES
     assert spelled.decode(ids) == "a" * 12 + "b" * 12
 
 
-def test_several_spaces_are_nothing(spelled: WordCharacterTokenizer) -> None:
+def test_repeated_spaces_are_ignored(spelled: WordCharacterTokenizer) -> None:
     assert spelled.encode(" the   cat ") == spelled.encode("the cat")
 
 
-def test_a_corpus_is_encoded_as_its_texts_are(spelled: WordCharacterTokenizer) -> None:
+def test_corpus_encoding_equals_text_encoding(spelled: WordCharacterTokenizer) -> None:
     texts = ["the cat", "un seen", "", "The the THE"]
     encoded = CachedEncoder(spelled).encode(texts)
     assert encoded.tokens.tolist() == [i for text in texts for i in spelled.encode(text)]
     assert encoded.lengths.tolist() == [len(spelled.encode(text)) for text in texts]
 
 
-def test_it_comes_back_from_its_file_and_from_another_process(
+def test_it_is_restored_from_its_file_and_pickled_to_another_process(
     spelled: WordCharacterTokenizer, tmp_path: Path
 ) -> None:
     spelled.save(tmp_path / "source.json")
@@ -78,6 +78,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "a.json")
 
 
-def test_a_number_of_another_vocabulary_is_refused(spelled: WordCharacterTokenizer) -> None:
+def test_an_id_outside_the_vocabulary_is_refused(spelled: WordCharacterTokenizer) -> None:
     with pytest.raises(DataError, match="belongs to another model"):
         spelled.decode([len(spelled)])

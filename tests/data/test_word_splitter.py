@@ -1,4 +1,4 @@
-"""Words of a text and where they stand."""
+"""Splitting text into words with their positions."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from regard.data.word_splitter import WordSplitter, split_at_spaces
         ("# @ a@b", ["#", "@", "a", "@b"]),
     ],
 )
-def test_a_text_is_cut_into_words_and_signs(text: str, words: list[str]) -> None:
+def test_a_text_is_split_into_words_and_punctuation(text: str, words: list[str]) -> None:
     assert [word.text for word in WordSplitter()(text)] == words
 
 
 @given(st.text(max_size=60))
-def test_every_word_stands_where_it_says_and_nothing_but_spaces_is_left_out(text: str) -> None:
-    for cut in (WordSplitter(), WordSplitter("@#"), split_at_spaces):
-        words = cut(text)
+def test_word_positions_are_right_and_only_spaces_are_left_out(text: str) -> None:
+    for split in (WordSplitter(), WordSplitter("@#"), split_at_spaces):
+        words = split(text)
         assert all(text[word.start : word.stop] == word.text for word in words)
-        left = "".join(
+        rest = "".join(
             text[a:b]
             for a, b in zip(
-                [0, *(w.stop for w in words)], [*(w.start for w in words), len(text)], strict=True
+                [0, *(word.stop for word in words)], [*(word.start for word in words), len(text)], strict=True
             )
         )
-        assert not left.strip()
+        assert not rest.strip()
 
 
-def test_signs_stand_apart_where_the_vocabulary_has_them_among_its_most_frequent() -> None:
+def test_at_and_hash_signs_are_split_off_if_they_are_frequent_in_the_vocabulary() -> None:
     assert [word.text for word in WordSplitter.like({"@": 5, "#": 2000})("@ada #x")] == ["@", "ada", "#x"]
     assert [word.text for word in WordSplitter.like({"@": 5, "#": 9})("@ada #x")] == ["@", "ada", "#", "x"]
     assert [word.text for word in WordSplitter.like({})("@ada #x")] == ["@ada", "#x"]

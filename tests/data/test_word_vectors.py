@@ -1,4 +1,4 @@
-"""Word vectors from files of word2vec and GloVe: what was written is read; errors are one sentence."""
+"""Reading word vectors of word2vec and GloVe files; errors of one sentence."""
 
 import gzip
 import lzma
@@ -26,7 +26,7 @@ def text(words=WORDS, numbers=NUMBERS):
 
 
 def binary(words=WORDS, numbers=NUMBERS, end=b"\n"):
-    """As word2vec.c writes it: "%s " and then fwrite of each float."""
+    """The format of word2vec.c: "%s ", then each float as bytes."""
     rows = (
         word.encode() + b" " + struct.pack(f"<{len(row)}f", *row) + end
         for word, row in zip(words, numbers, strict=True)
@@ -43,7 +43,7 @@ def write(tmp_path, data, name="vectors"):
 @pytest.mark.parametrize(
     "form", [glove, text, binary, lambda: binary(end=b"")], ids=["glove", "text", "binary", "no line feeds"]
 )
-def test_every_form_gives_the_words_and_their_numbers(tmp_path, form, pack):
+def test_every_format_gives_the_words_and_their_vectors(tmp_path, form, pack):
     words, vectors = read_vectors(write(tmp_path, pack(form())))
     assert words == WORDS
     assert vectors.dtype == np.float32
@@ -54,7 +54,7 @@ def test_every_form_gives_the_words_and_their_numbers(tmp_path, form, pack):
 
 
 @pytest.mark.parametrize("form", [glove, text, binary])
-def test_blocks_of_any_size_give_the_same(tmp_path, form, monkeypatch):
+def test_blocks_of_any_size_give_the_same_vectors(tmp_path, form, monkeypatch):
     path = write(tmp_path, form())
     for block in (1, 3, 17):
         monkeypatch.setattr("regard.data.text_files.BLOCK", block)
@@ -69,27 +69,27 @@ def test_without_wanted_words_the_width_is_still_returned(tmp_path):
         assert (words, vectors.shape) == ([], (0, 5))
 
 
-def test_numbers_of_real_files_are_never_taken_for_text(tmp_path):
-    """Small, large, zero and constant vectors; the first row decides."""
+def test_binary_vectors_are_never_mistaken_for_text(tmp_path):
+    """Small, large, zero and constant vectors; the first row decides the format."""
     for value in (0.0, 1.0, -1.0, 0.01, 1e-30, 123456.0, 0.5):
         numbers = np.full((2, 3), value, np.float32)
         assert read_vectors(write(tmp_path, binary(["a", "b"], numbers)))[1].tolist() == numbers.tolist()
         assert read_vectors(write(tmp_path, text(["a", "b"], numbers)))[1].tolist() == numbers.tolist()
 
 
-def test_words_with_spaces_tabs_blanks_at_the_end_and_repeated_words_are_read(tmp_path):
+def test_words_with_spaces_trailing_blanks_and_repetitions_are_read(tmp_path):
     rows = b". . . 1 2\nat name@host 3 4\na\t5\t6\nb 7 8 \r\n\nb 9 9\n"
     words, vectors = read_vectors(write(tmp_path, b"the 0 1\n" + rows))
     assert words == ["the", ". . .", "at name@host", "a", "b"]
     assert vectors.tolist() == [[0, 1], [1, 2], [3, 4], [5, 6], [7, 8]]
 
 
-def test_a_word_that_is_not_utf8_is_nobodys(tmp_path):
+def test_a_word_that_is_not_utf8_is_skipped(tmp_path):
     assert read_vectors(write(tmp_path, b"2 2\nb\xffd 1 2\ngood 3 4\n"))[0] == ["good"]
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"a 1 2 3\nb 1 2\n", r"line 2 of .*vectors has 2 numbers and the lines before have 3"),
         (b"a 1 2 3\nb 1 2 3 4\n", r"line 2 of .* has 4 numbers and the lines before have 3"),
@@ -115,19 +115,19 @@ def test_a_word_that_is_not_utf8_is_nobodys(tmp_path):
         (b"2 3\na 1 2 3\nb" + b"1" * 20_000, "line 3 of .* has 0 numbers"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_with_its_place(tmp_path, data, says):
-    with pytest.raises(DataError, match=says) as raised:
+def test_a_damaged_file_is_an_error_with_its_position(tmp_path, data, message):
+    with pytest.raises(DataError, match=message) as raised:
         read_vectors(write(tmp_path, data))
     assert "\n" not in str(raised.value)
 
 
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors, "MAX_LINE", 100)
     with pytest.raises(DataError, match=r"line 2 of .* is longer than 100 characters"):
         read_vectors(write(tmp_path, b"a 1 2\nb" + b"1" * 1000 + b"\n"))
 
 
-def test_words_that_are_not_wanted_cost_no_memory(tmp_path):
+def test_words_that_are_not_requested_take_no_memory(tmp_path):
     words = [f"w{i}" for i in range(2000)]
     numbers = np.random.default_rng(1).normal(size=(2000, 50)).astype(np.float32)
     for form in (glove, binary):
@@ -136,7 +136,7 @@ def test_words_that_are_not_wanted_cost_no_memory(tmp_path):
         np.testing.assert_array_equal(vectors[1], numbers[[7, 1999]])
 
 
-def test_gensim_reads_the_same(tmp_path):
+def test_vectors_equal_those_of_gensim(tmp_path):
     gensim = pytest.importorskip(
         "gensim.models", reason="gensim is not installed; the files above are written by hand"
     )

@@ -188,7 +188,7 @@ def test_the_command_draws_a_folder_and_a_recipe_with_overrides(tmp_path, capfd)
             run(*arguments)
 
 
-def test_wrong_arguments_are_one_sentence():
+def test_wrong_arguments_are_errors_of_one_sentence():
     model = model_of("bahdanau")
     for call in (
         lambda: regard.draw(torch.nn.Linear(2, 2)),

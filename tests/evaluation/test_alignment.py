@@ -21,7 +21,7 @@ def gold(sure, possible=""):
     return Gold(links(sure), links(sure) | links(possible))
 
 
-def test_the_rates_as_worked_out_by_hand():
+def test_precision_recall_and_error_rate_by_hand():
     # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is
     # missed.
     scores = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
@@ -91,7 +91,7 @@ def test_base_sets_the_number_of_the_first_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "base", "says"),
+    ("text", "base", "message"),
     [
         ("0-0\n0-0 x\n", None, "line 2 of .* has 'x' instead of a link such as 0-0"),
         ("0-1 1p1\n", None, "a word number 0 although words are counted from 1"),
@@ -100,9 +100,9 @@ def test_base_sets_the_number_of_the_first_word(tmp_path):
         ("0-0:S\n", None, "'0-0:S'"),
     ],
 )
-def test_invalid_gold_files_are_errors(tmp_path, text, base, says):
+def test_invalid_gold_files_are_errors(tmp_path, text, base, message):
     (tmp_path / "gold").write_text(text)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         read_gold(tmp_path / "gold", base=base)
 
 
@@ -111,7 +111,7 @@ def test_an_invalid_base_is_an_error(tmp_path):
         read_gold(tmp_path / "gold", base=2)
 
 
-def test_gold_must_fit_the_text():
+def test_gold_links_must_match_the_text_lengths():
     assert validate_gold(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
     with pytest.raises(
         DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words; try flip"
@@ -147,7 +147,7 @@ def test_the_hansards_have_the_links_that_the_shared_task_counts(corpora):
         assert sum(len(g.possible - g.sure) for g in by_sentence) == possible
 
 
-def test_the_europarl_set_fits_its_text_both_ways(corpora):
+def test_the_europarl_links_match_their_texts_in_both_directions(corpora):
     folder = corpora / "align-europarl-de-en"
     german, english = folder / "test.de.gz", folder / "test.en.gz"
     assert (

@@ -1,4 +1,4 @@
-"""Tests of alignment_choice.py: the choice has the lowest error of all, found by trying each."""
+"""Tests of alignment_choice.py: the choice has the lowest error of all combinations."""
 
 from itertools import product
 
@@ -17,14 +17,14 @@ LAYER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
 GOLD = [Gold(frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 2), (2, 1)}))] * 2
 
 
-def drawn(seed, names):
+def random_weights(seed, names):
     """Weights of two pairs of three words by name."""
     draw = torch.Generator().manual_seed(seed)
     return {name: [torch.rand(3, 3, generator=draw).softmax(-1) for _ in range(2)] for name in names}
 
 
 def test_the_choice_has_the_lowest_error_of_all_combinations():
-    forward, backward = drawn(1, "abc"), drawn(2, "xy")
+    forward, backward = random_weights(1, "abc"), random_weights(2, "xy")
     choice = choose_alignment(forward, backward, GOLD)
     errors = [
         score(
@@ -40,8 +40,8 @@ def test_the_choice_has_the_lowest_error_of_all_combinations():
 
 def test_perfect_weights_are_chosen():
     right = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])  # (target, source)
-    forward = {**drawn(3, "a"), "right": [right] * 2}
-    backward = {**drawn(4, "x"), "right": [right.T] * 2}
+    forward = {**random_weights(3, "a"), "right": [right] * 2}
+    backward = {**random_weights(4, "x"), "right": [right.T] * 2}
     choice = choose_alignment(forward, backward, GOLD)
     assert choice.score.aer == 0 and "right" in str(choice)
     with pytest.raises(OptionError, match="no weights to choose from"):
@@ -55,7 +55,7 @@ def test_weights_of_layers_are_those_of_align():
     ).eval()
     model.source_tokenizer = model.target_tokenizer = tokenizer
     sources, targets = ["ein Hund", "kleiner Hund ein"], ["a dog", "small a"]
-    found = layer_weights(sources, targets, model)
-    assert list(found) == [f"layer {i}, {step}" for i in (0, 1) for step in ("generates", "reads")]
+    by_layer = layer_weights(sources, targets, model)
+    assert list(by_layer) == [f"layer {i}, {step}" for i in (0, 1) for step in ("generates", "reads")]
     for i, alignment in align_words(sources, targets, model, View(1, shift=True)):
-        torch.testing.assert_close(found["layer 1, reads"][i], alignment.weights)
+        torch.testing.assert_close(by_layer["layer 1, reads"][i], alignment.weights)

@@ -30,10 +30,10 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=50))
-def test_the_brier_score_of_two_labels_is_twice_scikit_learns(drawn):
+def test_the_brier_score_of_two_labels_is_twice_scikit_learns(sample):
     metrics = pytest.importorskip("sklearn.metrics")
-    gold, p = [TWO[right] for right, _ in drawn], np.array([x for _, x in drawn])
-    theirs = metrics.brier_score_loss([right for right, _ in drawn], p, pos_label=True)
+    gold, p = [TWO[right] for right, _ in sample], np.array([x for _, x in sample])
+    theirs = metrics.brier_score_loss([right for right, _ in sample], p, pos_label=True)
     assert calibration(gold, np.stack([1 - p, p], 1), TWO).brier == pytest.approx(2 * theirs, abs=1e-12)
 
 

@@ -39,7 +39,7 @@ def test_all_scores_equal_scikit_learns(pairs):
 def test_a_small_case_worked_by_hand():
     result = scores(["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no", "yes"])
     assert result.labels == ("no", "yes")
-    assert result.confusion.tolist() == [[2, 1], [1, 1]]  # of three no two were found; of two yes one
+    assert result.confusion.tolist() == [[2, 1], [1, 1]]  # recall: 2 of 3 for no, 1 of 2 for yes
     assert result.accuracy == pytest.approx(3 / 5)
     no, yes = result.classes
     assert (no.precision, no.recall, no.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
@@ -48,7 +48,7 @@ def test_a_small_case_worked_by_hand():
     assert result.calibration is None
 
 
-def test_a_label_that_never_occurs_does_not_pull_the_mean_down():
+def test_a_label_that_never_occurs_does_not_lower_the_mean():
     assert scores(["a", "b"], ["a", "b"], labels=["a", "b", "never"]).macro_f1 == 1.0
 
 
@@ -75,7 +75,7 @@ def test_with_many_labels_the_most_frequent_mistakes_are_listed():
     )
 
 
-def test_json_holds_everything():
+def test_json_contains_all_scores():
     result = scores(["a", "b"], ["a", "a"], np.array([[0.9, 0.1], [0.6, 0.4]]), ["a", "b"])
     read = json.loads(json.dumps(result.as_dict()))
     assert read["accuracy"] == 0.5
@@ -100,7 +100,7 @@ def test_plots_are_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gold", "predicted", "probabilities", "labels", "says"),
+    ("gold", "predicted", "probabilities", "labels", "message"),
     [
         (["a"], ["a", "b"], None, None, "1 gold labels and 2 predictions"),
         ([], [], None, None, "no texts to score"),
@@ -117,8 +117,8 @@ def test_plots_are_written(tmp_path):
         (["a"], ["a"], np.array([[np.nan, 1.0]]), ["a", "b"], "must add up to 1"),
     ],
 )
-def test_invalid_input_is_an_error(gold, predicted, probabilities, labels, says):
-    with pytest.raises(DataError, match=says):
+def test_invalid_input_is_an_error(gold, predicted, probabilities, labels, message):
+    with pytest.raises(DataError, match=message):
         scores(gold, predicted, probabilities, labels)
 
 

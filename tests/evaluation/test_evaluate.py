@@ -89,7 +89,7 @@ def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypat
         flat = [token for row in rows for token in row]
         size = (
             len(flat) if mode == "stream" else 8
-        )  # a recurrent state is carried; a Transformer sees its window alone
+        )  # a recurrent state is kept between windows; a Transformer sees one window only
         pieces = [([2, *flat][i : i + size], flat[i : i + size]) for i in range(0, len(flat), size)]
     if mode != "crops":  # there the text is cut in as many parts as fit a batch, so windows begin elsewhere
         nll = 0.0
@@ -103,7 +103,7 @@ def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypat
         )
 
 
-def test_every_token_is_predicted_once_however_the_windows_fall(tmp_path, monkeypatch):
+def test_every_token_is_predicted_once_with_any_window_length(tmp_path, monkeypatch):
     for length in (2, 5, 8, 100):
         model, data, text = language_model("crops", tmp_path, monkeypatch, length)
         split = load_split(data, "test", None, model.target_tokenizer, "language")

@@ -13,13 +13,13 @@ WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
 
 
 def text(count=120, seed=0):
-    """Lines of 5 to 12 words, as different from each other as sentences are."""
+    """Random lines of 5 to 12 words."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(5, 12))).capitalize() + "." for _ in range(count)]
 
 
 def translated(lines, wrong=0.4, seed=1):
-    """What a middling system makes of them: each word wrong with this chance."""
+    """Simulated translations: each word is wrong with probability `wrong`."""
     rng = random.Random(seed)
     words = [
         [rng.choice(WORDS) if rng.random() < wrong else word for word in line.rstrip(".").split()]
@@ -50,7 +50,7 @@ def test_a_constant_output_gives_no_warning():
 
 
 @pytest.mark.parametrize(
-    ("moved", "says"),
+    ("moved", "message"),
     [
         (
             lambda h: [*h[1:], h[0]],
@@ -66,13 +66,13 @@ def test_a_constant_output_gives_no_warning():
         ),
     ],
 )
-def test_lines_moved_by_a_few_are_noticed(moved, says):
+def test_lines_shifted_by_a_few_are_detected(moved, message):
     result = warnings_of(moved(HYPOTHESIS), REFERENCE)
-    assert says in result[-1]
+    assert message in result[-1]
 
 
 @pytest.mark.parametrize("order", ["shuffled", "reversed", "far"])
-def test_lines_in_another_order_are_noticed(order):
+def test_lines_in_another_order_are_detected(order):
     hypotheses = HYPOTHESIS[40:] + HYPOTHESIS[:40] if order == "far" else HYPOTHESIS[::-1]
     if order == "shuffled":
         random.Random(5).shuffle(hypotheses)
@@ -85,7 +85,7 @@ def test_only_the_reference_that_is_out_of_order_is_named():
     assert "match reference 2 1 line before" in result
 
 
-def test_as_many_references_as_lines_the_wrong_way_round_are_noticed():
+def test_references_grouped_by_line_instead_of_by_file_are_detected():
     lines = REFERENCE[:3]
     by_document = [translated(lines, 0.2, seed) for seed in range(3)]
     by_line = [list(refs) for refs in zip(*by_document, strict=True)]
@@ -97,7 +97,7 @@ def tokenised(lines):
     return [line.replace(".", " .").replace(",", " ,") for line in lines]
 
 
-def test_tokenised_against_detokenised_text_is_noticed_both_ways():
+def test_tokenised_against_detokenised_text_is_detected_both_ways():
     (one,) = warnings_of(tokenised(HYPOTHESIS), REFERENCE)
     assert one.startswith(
         "the hypothesis looks tokenised (' .' and ' ,' with spaces) and the reference does not"
@@ -106,7 +106,7 @@ def test_tokenised_against_detokenised_text_is_noticed_both_ways():
     assert other.startswith("the reference looks tokenised")
 
 
-def test_a_tokenisation_that_does_not_suit_the_text_is_noticed():
+def test_an_unsuitable_tokenisation_is_detected():
     both = tokenised(HYPOTHESIS), tokenised(REFERENCE)
     assert warnings_of(*both, tokenize="none") == []
     assert "13a tokenises them again" in warnings_of(*both)[0]
@@ -119,7 +119,7 @@ def test_french_spaces_before_question_marks_are_plain_text():
 
 
 @pytest.mark.parametrize(
-    ("mark", "spoil"),
+    ("mark", "corrupt"),
     [
         ("'@@' of BPE", lambda line: line[:2] + "@@ " + line[2:]),
         ("'▁' of SentencePiece", lambda line: "▁" + line.replace(" ", " ▁")),
@@ -128,18 +128,18 @@ def test_french_spaces_before_question_marks_are_plain_text():
         ("a tokeniser's escapes", lambda line: line.replace(" ", " @-@ ", 1)),
     ],
 )
-def test_leftovers_of_a_tokeniser_are_noticed_on_either_side(mark, spoil):
+def test_tokeniser_marks_are_detected_on_either_side(mark, corrupt):
     assert any(
         f"the hypothesis has {mark}" in s or f"the subword mark {mark}" in s
-        for s in warnings_of([*map(spoil, HYPOTHESIS)], REFERENCE)
+        for s in warnings_of([*map(corrupt, HYPOTHESIS)], REFERENCE)
     )
     assert any(
         s.startswith("the reference has") and mark in s
-        for s in warnings_of(HYPOTHESIS, [*map(spoil, REFERENCE)])
+        for s in warnings_of(HYPOTHESIS, [*map(corrupt, REFERENCE)])
     )
 
 
-def test_lowercased_against_cased_text_is_noticed_unless_case_is_ignored():
+def test_lowercased_against_cased_text_is_detected_unless_case_is_ignored():
     small = [line.lower() for line in HYPOTHESIS]
     assert warnings_of(small, REFERENCE) == [
         "the hypothesis is in lower case and the reference is not; restore the case or score both with "
@@ -161,13 +161,13 @@ def test_empty_lines_are_counted():
     )
 
 
-def test_the_same_file_twice_is_noticed():
+def test_a_hypothesis_equal_to_its_reference_is_detected():
     assert warnings_of(REFERENCE, REFERENCE) == [
         "120 of 120 lines of the hypothesis equal the reference; check that the files are different"
     ]
 
 
-def test_chinese_lines_are_compared_sign_by_sign():
+def test_chinese_lines_are_compared_by_characters():
     rng = random.Random(2)
     signs = [chr(0x4E00 + i) for i in range(300)]
     reference = ["".join(rng.choices(signs, k=rng.randint(8, 15))) for _ in range(60)]

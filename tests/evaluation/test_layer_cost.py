@@ -14,7 +14,7 @@ from regard.layers import Convolution, Recurrence, SlicedMultiHead
 T, M, K = 48, 16, 8
 
 
-def test_the_lectures_table_quoted_beside_counted():
+def test_quoted_and_counted_costs_of_the_lectures_table():
     conv, recurrent, full, band = (cost(row.layer, T) for row in comparison(T, M, K))
     assert conv.parameters == K * M * M
     assert conv.operations == T * K * M * M
@@ -61,7 +61,7 @@ def test_operations_agree_with_torchs_counter(layer, monkeypatch):
 
 
 def depends(layer, T):
-    """Which inputs each output truly depends on, by gradients."""
+    """Which inputs each output depends on, by gradients."""
     x = torch.randn(T, M, dtype=torch.float64, requires_grad=True)
     out = layer.double()(x[None])[0]
     return torch.stack(
@@ -83,7 +83,7 @@ def depends(layer, T):
         SlicedMultiHead(M, 2, mask=Window(1, 1)),
     ],
 )
-def test_path_length_is_that_of_the_true_dependencies(layer):
+def test_path_length_equals_that_of_the_dependencies(layer):
     T = 20
     step = depends(layer, T) | torch.eye(T, dtype=torch.bool)
     reached, hops = step, 1
@@ -96,7 +96,7 @@ def test_path_length_is_that_of_the_true_dependencies(layer):
 
 
 @pytest.mark.parametrize("heads", [None, 2])
-def test_the_vector_of_an_additive_energy_is_no_projection(heads):
+def test_the_vector_of_an_additive_energy_is_not_counted_as_a_projection(heads):
     layer = MultiHead(M, 2, energy=Additive(8, hidden=5, heads=heads))
     result = cost(layer, T)
     assert result.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
@@ -104,7 +104,7 @@ def test_the_vector_of_an_additive_energy_is_no_projection(heads):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         layer.energy(
             torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
-        )  # its products with matrices are what the counter sees
+        )  # the counter sees its matrix products only
     assert 2 * result.parts["energy's own projections"] == counter.get_total_flops()
 
 

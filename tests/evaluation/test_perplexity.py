@@ -36,7 +36,7 @@ def test_the_same_likelihood_gives_each_unit_its_own_rate():
     assert "12 characters" in str(scores)
 
 
-def test_cutting_words_into_pieces_leaves_the_word_perplexity():
+def test_subword_segmentation_does_not_change_the_word_perplexity():
     text = count_text(["unlikely words"])
     full, pieces = LanguageScores(9.0, 3, text), LanguageScores(9.0, 7, text)
     assert full.word_perplexity == pieces.word_perplexity == full.perplexity

@@ -1,6 +1,4 @@
-"""Separable and equivariant in T: the lecture's examples and counterexamples, each with the violation
-found.
-"""
+"""Layers that are separable or equivariant in T: examples and counterexamples of the lecture."""
 
 import pytest
 import torch
@@ -27,25 +25,25 @@ CASES = [  # layer, separable, equivariant
     CASES,
     ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x),
 )
-def test_the_lectures_examples(layer, separable, equivariant):
+def test_the_examples_of_the_lecture_have_their_properties(layer, separable, equivariant):
     result = is_separable(layer), is_equivariant(layer)
     assert (bool(result[0]), bool(result[1])) == (separable, equivariant)
     for finding in result:
         assert (finding.violation < 1e-12) if finding else (finding.violation > 1e-3)
 
 
-def test_a_layer_that_knows_its_place_is_neither_though_each_output_sees_one_input():
+def test_a_position_dependent_layer_is_neither_separable_nor_equivariant():
     place = regard.Sinusoidal(8)
     assert not is_separable(place)
     assert not is_equivariant(place)
 
 
-def test_any_function_can_be_tested_and_the_layer_is_left_as_it_was():
+def test_any_function_can_be_tested_and_the_layer_is_unchanged():
     assert is_separable(lambda x: x.relu(), dim=3)
     assert is_equivariant(lambda x: x - x.mean(-2, keepdim=True), dim=3)
     assert not is_separable(lambda x: x - x.mean(-2, keepdim=True), dim=3)
     layer = MultiHead(8, 2, dropout=0.5)
-    assert is_equivariant(layer)  # without its dropout
+    assert is_equivariant(layer)  # dropout is switched off
     assert layer.training
     assert layer.Wq.weight.dtype == torch.float32
 

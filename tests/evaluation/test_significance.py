@@ -17,7 +17,7 @@ WORDS = "a small dog runs over the green grass and two men look at it from far a
 
 
 def noisy(lines, share, seed):
-    """The lines with a share of the words replaced."""
+    """Lines with a share of random word replacements."""
     rng = np.random.default_rng(seed)
     replace = lambda word: rng.choice(WORDS) if rng.random() < share else word  # noqa: E731
     return [" ".join(replace(word) for word in line.split()) for line in lines]
@@ -31,30 +31,30 @@ def texts():
 
 
 @pytest.mark.parametrize("ties", [True, False])
-@pytest.mark.parametrize("block", [module.BLOCK, 5000])  # drawn at once, and in several blocks
-def test_p_values_and_scores_are_those_of_sacrebleu(texts, block, ties, monkeypatch):
-    """BLEU and chrF are equal as they are; TER counts whole edits, so it has ties, which sacreBLEU omits."""
+@pytest.mark.parametrize("block", [module.BLOCK, 5000])  # all resamples at once, and in several blocks
+def test_p_values_and_scores_equal_those_of_sacrebleu(texts, block, ties, monkeypatch):
+    """BLEU and chrF are equal to sacreBLEU's; TER counts edits, so it has ties, which sacreBLEU ignores."""
     monkeypatch.setattr(module, "BLOCK", block)
     if not ties:
         monkeypatch.setattr(module, "_p_value", _compute_p_value)
     references, first, second = texts
-    found = compare_translations(first, second, references, draws=Draws(300, 400))
+    comparison = compare_translations(first, second, references, draws=Draws(300, 400))
     metrics = {"BLEU": BLEU(), "chrF2": CHRF(), "TER": TER()}
     systems = [("second", second), ("first", first)]
     for test, samples, name in (("bs", 300, "p_bootstrap"), ("ar", 400, "p_randomization")):
         _, expected = PairedTest(systems, metrics, [references], test, samples)()
-        for metric, theirs in zip(found.metrics, ("BLEU", "chrF2", "TER"), strict=True):
+        for metric, theirs in zip(comparison.metrics, ("BLEU", "chrF2", "TER"), strict=True):
             p = getattr(metric, name)
             assert p == pytest.approx(expected[theirs][1].p_value, abs=1e-12) or (
                 ties and theirs == "TER" and p > expected[theirs][1].p_value
             )
             assert metric.score == pytest.approx(expected[theirs][1].score)
             assert metric.other == pytest.approx(expected[theirs][0].score)
-    assert [m.metric for m in found.metrics] == ["BLEU", "chrF", "TER"]
-    assert found.metrics[0].signature.startswith("nrefs:1|case:mixed")
+    assert [m.metric for m in comparison.metrics] == ["BLEU", "chrF", "TER"]
+    assert comparison.metrics[0].signature.startswith("nrefs:1|case:mixed")
 
 
-def test_the_interval_holds_the_difference_and_shrinks_with_more_sentences(texts):
+def test_the_interval_contains_the_difference_and_shrinks_with_more_sentences(texts):
     references, first, second = texts
     few, many = (
         compare_translations(first[:n], second[:n], references[:n], metrics=["BLEU"], draws=Draws(400, 10))
@@ -89,8 +89,8 @@ def test_equal_systems_do_not_differ(texts):
 def test_spans_of_taggers_are_compared_by_f1():
     rng = np.random.default_rng(3)
     gold = [list(rng.choice(["O", "B-a", "I-a", "B-b"], size=8)) for _ in range(60)]
-    spoil = lambda share: [[t if rng.random() > share else "O" for t in tags] for tags in gold]  # noqa: E731
-    first, second = spoil(0.05), spoil(0.4)
+    corrupt = lambda share: [[t if rng.random() > share else "O" for t in tags] for tags in gold]  # noqa: E731
+    first, second = corrupt(0.05), corrupt(0.4)
     (f1,) = compare_tags(gold, first, second, draws=Draws(200, 400)).metrics
     assert f1.score == pytest.approx(100 * tagging_scores(gold, first).f1)
     assert f1.other == pytest.approx(100 * tagging_scores(gold, second).f1)
@@ -98,16 +98,16 @@ def test_spans_of_taggers_are_compared_by_f1():
 
 
 def test_the_false_alarm_rate_is_about_the_level():
-    """Two systems that are right by the same chance: p < 0.05 in about 5 of 100 comparisons."""
+    """Two systems with the same accuracy: p < 0.05 in about 5 of 100 comparisons."""
     rng, alarms = np.random.default_rng(4), 0
     for _ in range(200):
         first, second = (rng.integers(2, size=(60, 1)).astype(float) for _ in range(2))
         result = compare_statistics("mean", first, second, lambda s: float(s[0]), draws=Draws(1, 200))
         alarms += result.p_randomization < 0.05
-    assert alarms <= 22  # 10 expected; more than 22 has a chance of 2 in 10 000
+    assert alarms <= 22  # 10 expected; more than 22 has a probability of 2 in 10 000
 
 
-def test_bad_input_is_one_sentence(texts):
+def test_bad_input_is_an_error_of_one_sentence(texts):
     references, first, second = texts
     with pytest.raises(DataError, match="got 70 and 69 lines"):
         compare_translations(first, second[:-1], references)

@@ -16,7 +16,7 @@ ANY = ["O", "O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LO
 ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
 
 
-def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]]]:
+def random_tags(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]]]:
     """Gold and predicted tags of random sentences, some equal, some ill-formed."""
     sentence = st.lists(
         st.tuples(st.sampled_from(tags), st.sampled_from([*tags, None, None])), min_size=1, max_size=7
@@ -32,10 +32,10 @@ def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]
 @given(data=st.data())
 def test_all_scores_equal_seqevals(tags: list[str], data: st.DataObject) -> None:
     metrics = pytest.importorskip("seqeval.metrics")
-    gold, result = map(list, zip(*data.draw(drawn(tags)), strict=True))
+    gold, result = map(list, zip(*data.draw(random_tags(tags)), strict=True))
     ours = tagging_scores(gold, result)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about nothing to divide by
+        warnings.simplefilter("ignore")  # seqeval warns about divisions by zero
         for name in ("precision", "recall", "f1"):
             theirs = getattr(metrics, f"{name}_score")
             assert getattr(ours, name) == pytest.approx(theirs(gold, result))
@@ -60,12 +60,12 @@ def test_a_span_counts_only_if_it_is_complete() -> None:
     )
 
 
-def test_two_spans_side_by_side_are_not_one() -> None:
+def test_adjacent_spans_are_not_merged() -> None:
     score = tagging_scores([["B-X", "B-X"]], [["B-X", "I-X"]]).micro
     assert (score.gold, score.predicted, score.correct) == (2, 1, 0)
 
 
-def test_gold_and_answers_may_be_in_different_schemes() -> None:
+def test_gold_and_predicted_tags_may_use_different_schemes() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"]]
     assert tagging_scores(gold, [IOBES.convert(gold[0])]).f1 == 1
 

@@ -120,16 +120,16 @@ def test_invalid_times_and_rates_are_errors():
         ("None", None),
     ],
 )
-def test_a_device_is_found_by_the_name_that_torch_gives_it(device, rate):
+def test_a_device_is_recognised_by_its_torch_name(device, rate):
     assert rate_of_device(device) == rate
 
 
 def test_a_rate_is_a_number_or_a_device():
     assert parse_rate("9.5e12") == parse_rate("P100") == parse_rate("p100") == 9.5e12
-    for text, says in (
+    for text, message in (
         ("fast", "or a device, got 'fast'; known are K80"),
         ("-1", "positive"),
         ("inf", "positive"),
     ):
-        with pytest.raises(OptionError, match=says):
+        with pytest.raises(OptionError, match=message):
             parse_rate(text)

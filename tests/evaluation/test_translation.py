@@ -41,7 +41,7 @@ def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
     assert corpus_bleu(HYPOTHESIS, documents, lowercase=lowercase) == scores.bleu
 
 
-def test_edges_of_the_scores():
+def test_scores_of_equal_and_disjoint_texts():
     assert translation_scores(["", ""], ["a b", "c"]).ter == 100
     assert translation_scores(["a", "b"], ["", ""]).ter == 100
     assert translation_scores(["", ""], ["", ""]).ter == 0

@@ -42,14 +42,14 @@ def test_a_folder_appears_with_its_checksums_and_nothing_else_is_left(tmp_path):
     verify_complete(tmp_path / "step-00000001")
 
 
-def test_a_folder_that_is_there_is_replaced(tmp_path):
+def test_an_existing_folder_is_replaced(tmp_path):
     for text in ("one", "two"):
         write_folder(tmp_path / "x", fill_with(text))
     assert (tmp_path / "x" / "a.txt").read_text(encoding="utf-8") == "two"
     assert [f.name for f in tmp_path.iterdir()] == ["x"]
 
 
-def test_an_error_while_writing_leaves_what_was_there(tmp_path):
+def test_an_error_while_writing_keeps_the_old_folder(tmp_path):
     write_folder(tmp_path / "x", fill_with("one"))
 
     def bad(place):
@@ -80,7 +80,7 @@ def test_other_files_in_a_folder_survive_its_replacement(tmp_path):
     assert result == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_an_unwritable_folder_is_an_error_of_one_sentence(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(FolderError, match=r"file cannot be written \(.*(exists|directory)"):
         write_folder(tmp_path / "file" / "step-00000001", fill_with("x"))
@@ -114,7 +114,7 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
-def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
+def test_a_file_size_limit_is_an_error_and_damages_nothing(tmp_path):
     write_folder(tmp_path / "step-00000001", fill_with("one"))
     (tmp_path / "file").write_bytes(b"old")
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
@@ -137,15 +137,15 @@ place = Path(sys.argv[1])
 write_folder(place / "step-00000001", lambda p: (p / "a.txt").write_text("one", encoding="utf-8"))
 (place / "file").write_bytes(b"old")
 command = [sys.executable, "-c", sys.argv[2], str(place)]
-found = subprocess.run(command, capture_output=True, text=True, check=True)
+done = subprocess.run(command, capture_output=True, text=True, check=True)
 verify_complete(place / "step-00000001")
 names = sorted(f.name for f in place.iterdir())
-print(json.dumps([found.stdout.splitlines(), (place / "file").read_text(), names]))
+print(json.dumps([done.stdout.splitlines(), (place / "file").read_text(), names]))
 """
 
 
-def test_a_full_disk_is_a_clear_stop_and_damages_nothing(tmp_path):
-    """A real file system of 1 MiB, mounted in a name space of its own."""
+def test_a_full_disk_is_an_error_and_damages_nothing(tmp_path):
+    """A file system of 1 MiB, mounted in a separate namespace."""
     script = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" -c "$3" "$1" "$4"'
     command = [
         "unshare",
@@ -229,7 +229,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["set.lock"]
 
 
-def test_what_a_killed_build_left_is_cleared_and_a_damaged_folder_replaced(tmp_path):
+def test_leftovers_of_a_killed_build_are_removed_and_a_damaged_folder_is_replaced(tmp_path):
     (tmp_path / "set.tmp-dead").mkdir()
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "junk").write_text("x")
@@ -249,7 +249,7 @@ def slow_build(root, log):
     assert is_complete(root / "set")
 
 
-def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
+def test_one_of_several_processes_builds_and_the_others_wait(tmp_path):
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=slow_build, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
     for process in processes:
@@ -261,7 +261,7 @@ def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_is_an_error_of_one_sentence(tmp_path):
     def build(folder):
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)
@@ -271,7 +271,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert os.listdir(tmp_path) == ["set.lock"]
 
 
-def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_may_not_be_written_is_an_error_of_one_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FolderError, match="cannot be written"):
         build_folder(tmp_path / "file" / "set", is_complete, lambda folder: None)

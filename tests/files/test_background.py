@@ -1,4 +1,4 @@
-"""The writing thread."""
+"""The background thread that writes files."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from regard.files.background import Background
 
 
-def test_jobs_run_one_after_the_other_beside_the_caller():
+def test_jobs_run_in_order_in_a_background_thread():
     seen, go = [], threading.Event()
     background = Background()
     background.start(lambda: (go.wait(5), seen.append(1)))
@@ -26,7 +26,7 @@ def test_an_error_of_a_job_reaches_the_caller_once():
     background.wait()
 
 
-def test_jobs_behind_one_that_failed_are_dropped():
+def test_jobs_after_a_failed_job_are_dropped():
     seen, go = [], threading.Event()
     background = Background()
     background.start(lambda: (go.wait(5), 1 / 0))

@@ -3,7 +3,7 @@
 from regard.files.cache import cache_folder
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+def test_the_cache_directory_follows_the_environment_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "here"))
     assert cache_folder() == tmp_path / "here"
     monkeypatch.delenv("REGARD_CACHE")

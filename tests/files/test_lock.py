@@ -1,4 +1,4 @@
-"""Two processes never work on one run."""
+"""Locks: two processes never use one run."""
 
 import errno
 import os
@@ -28,8 +28,8 @@ def test_the_second_process_learns_who_holds_the_lock_and_gets_it_afterwards(tmp
     second.release()
 
 
-def test_a_lock_removed_between_open_and_lock_is_taken_anew(tmp_path, monkeypatch):
-    """The owner removes the file after we opened it: two processes would each hold a file of their own."""
+def test_a_lock_file_removed_between_open_and_lock_is_created_again(tmp_path, monkeypatch):
+    """The owner removes the file after we opened it: two processes would then lock two different files."""
     import fcntl
 
     first, second = RunLock(tmp_path), RunLock(tmp_path)
@@ -48,7 +48,7 @@ def test_a_lock_removed_between_open_and_lock_is_taken_anew(tmp_path, monkeypatc
     second.release()
 
 
-def test_a_disk_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path, monkeypatch):
     def refused(*args):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -57,7 +57,7 @@ def test_a_disk_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
         RunLock(tmp_path).acquire()
 
 
-def test_a_run_at_work_cannot_be_resumed_or_replaced_until_it_is_killed(tmp_path, monkeypatch):
+def test_a_running_run_cannot_be_resumed_or_replaced_until_it_ends(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     made = tiny.recipe(tmp_path, training__steps=100_000, training__validate_every=100_000)
     process = tiny.start(tmp_path, "train", made, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Nothing for quick work, lines where no one watches a terminal, a bar where someone does."""
+"""Progress: nothing for quick work, plain lines without a terminal, a bar on a terminal."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def test_longer_work_is_reported_in_plain_lines(capsys, monkeypatch):
     assert "rows/s, about " in outcome[0] and outcome[0].endswith("left")
 
 
-def test_lines_say_what_is_known():
+def test_progress_lines_show_what_is_known():
     bar = track(None, "learning", "lines")
     assert bar.line().startswith("learning: ") and bar.line().endswith(" s")
     bar.advance(5)
@@ -48,7 +48,7 @@ def test_errors_pass_through_and_the_display_ends():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_a_terminal_gets_a_bar_that_goes_away():
+def test_a_terminal_shows_a_bar_that_is_erased_at_the_end():
     import pty
 
     code = (
@@ -72,4 +72,4 @@ def test_a_terminal_gets_a_bar_that_goes_away():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert "━".encode() in shown  # the bar
     assert b"rows/s" in shown
-    assert b"\x1b[2K" in shown  # and it is wiped away
+    assert b"\x1b[2K" in shown  # and it is erased

@@ -46,10 +46,10 @@ def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
 def run_readme(folder, lines):
     """Run the program in the README on these lines and return the lines it prints."""
     program = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)[1]
-    given = "".join(f"{line}\n" for line in lines)
+    stdin = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -1,5 +1,5 @@
-"""Tests of export.py and format.py: the registry, and what is kept on disk. The files per format test the
-formats.
+"""Tests of export.py and format.py: the registry, and the files kept on disk. Each format has its own
+test file.
 
 Covers libraries.py, readme.py, tokenizer_files.py.
 """
@@ -48,7 +48,7 @@ def test_a_model_whose_outputs_differ_is_not_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_formats_are_found_by_name_and_unknown_ones_list_those_there_are(tmp_path):
+def test_formats_are_found_by_name_and_unknown_names_list_the_available_formats(tmp_path):
     assert set(FORMATS) == {"ctranslate2", "huggingface", "onnx"}
     with pytest.raises(OptionError, match="one of .*onnx.*, got 'onx'; did you mean 'onnx'"):
         export(make(LAYER, LAYER), tmp_path / "out", "onx")

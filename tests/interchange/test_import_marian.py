@@ -64,17 +64,17 @@ QUICK = [kind for kind in KINDS if re.search(r"tc-big|`>>fra<<`|with byte fallba
 @pytest.mark.parametrize(
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
-def test_token_ids_scores_and_translations_are_those_of_transformers(tmp_path, kind):
+def test_token_ids_scores_and_translations_equal_those_of_transformers(tmp_path, kind):
     theirs, options = save_marian(tmp_path, **KINDS[kind]), KINDS[kind]
     assert import_model(tmp_path, tmp_path / "out").passed
     ours, mappings = load(tmp_path / "out"), import_marian.read(tmp_path)[1]
     reader, code = marian_tokenizer(tmp_path), "".join(options.get("languages", ())[1:2])
     assert ours.source_tokenizer.languages == tuple(code[2:-2] for code in options.get("languages", ()))
     for text in [*ENGLISH[:40], *GERMAN[:40], *ODD]:
-        for given in {text, f"{code} {text}", code + text} if code else {text}:
-            ids = ours.source_tokenizer.encode(given)
-            assert [*mappings["source"].theirs(ids), 0] == reader(given).input_ids, given
-            assert len(ours.source_tokenizer.spans(given)) == len(ids)
+        for source in {text, f"{code} {text}", code + text} if code else {text}:
+            ids = ours.source_tokenizer.encode(source)
+            assert [*mappings["source"].theirs(ids), 0] == reader(source).input_ids, source
+            assert len(ours.source_tokenizer.spans(source)) == len(ids)
         ids = ours.target_tokenizer.encode(text)
         assert [*mappings["target"].theirs(ids), 0] == reader(text_target=text).input_ids, text
         if 1 not in ids:  # UNK is � here and <unk> there
@@ -106,8 +106,10 @@ def _assert_equal_scores(ours, theirs, mappings, text):
 
 def _translations(ours, texts, beam):
     sentences = ours.source_tokenizer.encode_batch(texts)
-    found = translate_tokens(ours, sentences, strategy=regard.Beam(beam), limits=regard.Limits(max_length=20))
-    return [[token for token in hypotheses[0].tokens if token != EOS] for hypotheses in found]
+    outputs_of_batch = translate_tokens(
+        ours, sentences, strategy=regard.Beam(beam), limits=regard.Limits(max_length=20)
+    )
+    return [[token for token in hypotheses[0].tokens if token != EOS] for hypotheses in outputs_of_batch]
 
 
 def _generated(theirs, reader, mapping, texts, beam):
@@ -115,11 +117,11 @@ def _generated(theirs, reader, mapping, texts, beam):
     number, outputs = MappedRunner(None, mapping, mapping).ours, []
     stop = {"early_stopping": True} if beam > 1 else {}
     for text in texts:
-        found = theirs.generate(
+        outputs_of_batch = theirs.generate(
             **reader([text], return_tensors="pt"), num_beams=beam, max_new_tokens=20, max_length=None,
             forced_eos_token_id=None, **stop,
         )  # fmt: skip
-        outputs.append([number[token] for token in found[0, 1:].tolist() if token != 0])
+        outputs.append([number[token] for token in outputs_of_batch[0, 1:].tolist() if token != 0])
     return outputs
 
 
@@ -136,16 +138,16 @@ def test_an_imported_model_translates_without_other_libraries(tmp_path, precisio
     texts = [f">>fra<< {text}" for text in ENGLISH[:20]]
     assert isinstance(regard.fast(model, precision), Engine) or _why_not_here(precision)
     expected = regard.translate(texts, model, beam=4, limits=regard.Limits(max_length=20))
-    found = regard.translate(
+    translations = regard.translate(
         texts, regard.fast(model, precision), beam=4, limits=regard.Limits(max_length=20)
     )
-    equal = sum(a == b for a, b in zip(found, expected, strict=True))
-    assert equal == 20 if precision == "float32" else equal >= 12  # rounding to int8 changes close calls
+    equal = sum(a == b for a, b in zip(translations, expected, strict=True))
+    assert equal == 20 if precision == "float32" else equal >= 12  # rounding to int8 changes near-ties
     plain = [text.removeprefix(">>fra<< ") for text in texts]
     assert regard.translate(plain, model, to="fra", beam=4, limits=regard.Limits(max_length=20)) == expected
     again = pickle.loads(pickle.dumps(model.source_tokenizer))
-    assert again == model.source_tokenizer and again.encode(texts[0]) == found[0].source_tokens
-    assert model.source_tokenizer.tokens(found[0].source_tokens)[:2] == [">>fra<<", "▁"]
+    assert again == model.source_tokenizer and again.encode(texts[0]) == translations[0].source_tokens
+    assert model.source_tokenizer.tokens(translations[0].source_tokens)[:2] == [">>fra<<", "▁"]
 
 
 def test_attention_between_the_words_of_imported_models(tmp_path):

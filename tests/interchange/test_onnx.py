@@ -72,9 +72,9 @@ def test_a_transformer_is_equal_alone_and_in_a_padded_batch_and_its_readme_runs(
         torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0], [9, 8, 7, 3, 0, 0]]),
         torch.tensor([6, 3, 4]),
     )
-    given = {"source": source.numpy(), "lengths": lengths.numpy()}
+    encoder_inputs = {"source": source.numpy(), "lengths": lengths.numpy()}
     names = [x.name for x in graphs.encoder.get_outputs()]
-    inputs = given | dict(zip(names, graphs.encoder.run(names, given), strict=True))
+    inputs = encoder_inputs | dict(zip(names, graphs.encoder.run(names, encoder_inputs), strict=True))
     inputs |= {name: np.zeros((3, 4, 0, 8), np.float32) for name in ("key_0", "value_0")}
     tokens, result = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
     for t in range(3):

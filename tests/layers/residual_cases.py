@@ -31,7 +31,7 @@ def make_norm(dim):
     return norm
 
 
-def drawn_mask(state, rows, dim, p):
+def dropout_mask(state, rows, dim, p):
     """The factors of dropout for this state of the generator: with x = 0 and f = 1, they are the sum."""
     torch.random.set_rng_state(state)
     _, mask = add_and_norm(torch.zeros(rows, dim), torch.ones(rows, dim), nn.LayerNorm(dim), p, keep_sum=True)
@@ -44,7 +44,7 @@ def errors(rows, dim, dtypes, p, keep_sum, uses):
     x, f = (torch.randn(rows, dim).to(dtype).requires_grad_() for dtype in dtypes)
     state = torch.random.get_rng_state()
     outputs = add_and_norm(x, f, norm, p, keep_sum=keep_sum)
-    mask = drawn_mask(state, rows, dim, p)
+    mask = dropout_mask(state, rows, dim, p)
     true = [t.detach().double().requires_grad_() for t in (x, f, norm.weight, norm.bias)]
     total = true[0] + true[1] * mask
     y = nn.functional.layer_norm(total, (dim,), *true[2:], norm.eps)
@@ -59,9 +59,9 @@ def errors(rows, dim, dtypes, p, keep_sum, uses):
         [g.double() for g, used in zip(grads, uses, strict=True) if used],
     )
     results = [*outputs, x.grad, f.grad, norm.weight.grad, norm.bias.grad]
-    wanted = [*truth, *(t.grad for t in true)]
+    expected = [*truth, *(t.grad for t in true)]
     assert [t.dtype for t in results[2:4]] == list(dtypes)
-    pairs = [(a, b) for a, b in zip(results, wanted, strict=True) if b is not None and b.norm() > 0]
+    pairs = [(a, b) for a, b in zip(results, expected, strict=True) if b is not None and b.norm() > 0]
     return max(relative(a, b) for a, b in pairs)
 
 
@@ -81,14 +81,14 @@ def check_dropout():
     """The rate is right, rows and columns are independent, and every call draws another mask."""
     torch.manual_seed(3)
     state = torch.random.get_rng_state()
-    mask = drawn_mask(state, 400, 64, 0.3)
+    mask = dropout_mask(state, 400, 64, 0.3)
     dropped = mask == 0
     assert abs(float(dropped.double().mean()) - 0.3) < 0.01
     assert set(mask.unique().tolist()) == {0.0, float(torch.tensor(65536 / (65536 - 19661)))}
     for a, b in ((dropped[1:], dropped[:-1]), (dropped[:, 1:], dropped[:, :-1]), (dropped[8:], dropped[:-8])):
         assert abs(float((a & b).double().mean()) - 0.09) < 0.01
-    assert torch.equal(mask, drawn_mask(state, 400, 64, 0.3))
-    assert not torch.equal(mask, drawn_mask(torch.random.get_rng_state(), 400, 64, 0.3))
+    assert torch.equal(mask, dropout_mask(state, 400, 64, 0.3))
+    assert not torch.equal(mask, dropout_mask(torch.random.get_rng_state(), 400, 64, 0.3))
 
 
 def check_stack(place, decoder):

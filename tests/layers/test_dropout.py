@@ -73,7 +73,7 @@ def test_empty_inputs_give_empty_outputs():
     assert Dropout(0.5)(torch.ones(())).shape == ()
 
 
-def test_dropout_in_place_and_under_torch_func_is_torchs():
+def test_in_place_dropout_and_dropout_under_torch_func_use_torch():
     x = torch.ones(1000)
     Dropout(0.5, inplace=True)(x)
     assert {*x.tolist()} == {0.0, 2.0}

@@ -45,7 +45,7 @@ def test_parts_are_off_until_measured_and_can_be_turned_on_by_name(monkeypatch):
         is_enabled("loss")
 
 
-def test_what_the_kernels_cannot_do_takes_the_plain_path(monkeypatch):
+def test_calls_that_the_kernels_do_not_support_use_the_plain_path(monkeypatch):
     monkeypatch.setattr(fused_residual, "is_installed", lambda: True)
     x, identity = torch.randn(512, 16), nn.Identity()
 

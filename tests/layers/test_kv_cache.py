@@ -30,7 +30,7 @@ def filled(lengths, dtype=torch.float64, room=ROOM):
 
 
 class Backwards(Mask):
-    """Somebody's own mask: one key in two, counted from the query, no later than it."""
+    """A user-defined mask: every second key backwards from the query."""
 
     def allowed(self, grid):
         return (grid.k <= grid.position()) & ((grid.position() - grid.k) % 2 == 0)
@@ -71,9 +71,7 @@ def test_attention_over_a_static_cache_is_attention_over_each_rows_own_keys(new,
         torch.testing.assert_close(out[b], alone)
 
 
-@pytest.mark.parametrize(
-    "kernel", [k for k in KERNELS if k != "flex"]
-)  # the conformance suite has its time to compile
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "flex"])  # the conformance suite compiles flex
 @pytest.mark.parametrize("new", [1, 3])
 @torch.no_grad()
 def test_every_kernel_gives_the_same_result_on_a_static_cache_or_refuses(kernel, new):
@@ -81,10 +79,10 @@ def test_every_kernel_gives_the_same_result_on_a_static_cache_or_refuses(kernel,
     q, k, v = (draw(B, H, new, D, dtype=torch.float32) for _ in range(3))
     keys, values = cache.append(k, v)
     for mask in (Causal(), None, Window(2)):
-        given = cache.mask(mask)
-        true = attend(q.double(), keys.double(), values.double(), mask=given, kernel="reference")
+        cache_mask = cache.mask(mask)
+        true = attend(q.double(), keys.double(), values.double(), mask=cache_mask, kernel="reference")
         try:
-            out = attend(q, keys, values, mask=given, kernel=kernel)
+            out = attend(q, keys, values, mask=cache_mask, kernel=kernel)
         except KernelError as error:
             assert kernel != "reference" and str(error)
             continue
@@ -218,7 +216,7 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (
             lambda c, x: [c.append(x, x) for _ in range(3)],
@@ -248,8 +246,8 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         ),
     ],
 )
-def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, says):
-    with pytest.raises(regard.RegardError, match=says):
+def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, message):
+    with pytest.raises(regard.RegardError, match=message):
         make(StaticCache(B, H, ROOM, D, dtype=torch.float64), draw(B, H, 5, D))
 
 

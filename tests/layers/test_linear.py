@@ -10,16 +10,16 @@ from regard.layers.linear import Linear, _Affine, affine
 from regard.layers.multihead import MultiHead
 
 
-def drawn(*size):
+def random(*size):
     return torch.randn(*size, dtype=torch.float64, requires_grad=True)
 
 
 def test_the_hand_written_gradients_equal_torchs():
-    x, weight, bias = drawn(3, 5, 4), drawn(6, 4), drawn(6)
+    x, weight, bias = random(3, 5, 4), random(6, 4), random(6)
     out, want = _Affine.apply(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
     torch.testing.assert_close(out, want)
     assert torch.autograd.gradcheck(_Affine.apply, (x, weight, bias))
-    for frozen in range(3):  # what does not learn gets no gradient and disturbs no other
+    for frozen in range(3):  # a frozen input gets no gradient and does not affect the others
         held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, weight, bias))]
         learning = [t for i, t in enumerate(held) if i != frozen]
         for a, b in zip(
@@ -31,7 +31,7 @@ def test_the_hand_written_gradients_equal_torchs():
 
 
 def test_second_derivatives_equal_those_of_torchs_linear():
-    x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
+    x, weight, bias = random(3, 4), random(5, 4), random(5)
     assert torch.autograd.gradgradcheck(_Affine.apply, (x, weight, bias))
     penalties = []
     for f in (
@@ -48,9 +48,9 @@ def test_under_torch_func_torchs_linear_is_used(monkeypatch):
     taken = []
     monkeypatch.setattr(_Affine, "apply", lambda *x: taken.append(1) or torch.nn.functional.linear(*x))
     monkeypatch.setattr(linear, "BIAS_MATMUL_ON", ("cpu",))
-    x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
+    x, weight, bias = random(3, 4), random(5, 4), random(5)
     affine(x, weight, bias)
-    assert taken == [1]  # without a transform the quick way is taken
+    assert taken == [1]  # without a transform the fast path is used
     sum_of = lambda *t: affine(*t).sin().sum()  # noqa: E731
     plain = lambda *t: torch.nn.functional.linear(*t).sin().sum()  # noqa: E731
     torch.testing.assert_close(
@@ -74,7 +74,7 @@ def test_under_torch_func_torchs_linear_is_used(monkeypatch):
 def test_fused_projections_in_training_equal_separate_ones(options, monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer = MultiHead(8, 4, **options).double()
-    x, memory = drawn(2, 5, 8), drawn(2, 3, options.get("memory_dim", 8))
+    x, memory = random(2, 5, 8), random(2, 3, options.get("memory_dim", 8))
     calls = [(x, memory), (x, memory, memory.detach().clone())] + ([] if "memory_dim" in options else [(x,)])
     for call in calls:
         with torch.no_grad():
@@ -84,7 +84,7 @@ def test_fused_projections_in_training_equal_separate_ones(options, monkeypatch)
 
 def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
-    layer, x = MultiHead(8, 2).double(), drawn(2, 5, 8)
+    layer, x = MultiHead(8, 2).double(), random(2, 5, 8)
     q, k, v = layer.project(x, x, x)
     parts = layer.queries(x), layer.keys_values(x, x.clone())
     weights = [x, *(p for name in ("Wq", "Wk", "Wv") for p in getattr(layer, name).parameters())]
@@ -99,7 +99,7 @@ def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("to", [None, torch.bfloat16, torch.float16])
-def test_on_a_gpu_it_equals_torchs_linear_in_every_precision(to):
+def test_the_fused_linear_on_a_gpu_equals_torchs_linear_in_every_precision(to):
     ours, x = Linear(64, 96).cuda(), torch.randn(7, 300, 64, device="cuda", requires_grad=True)
     with torch.autocast("cuda", to, enabled=to is not None):
         result, want = (

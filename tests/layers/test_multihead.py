@@ -122,9 +122,9 @@ def test_the_query_given_again_as_key_and_value_is_self_attention(call):
 
 def test_another_tensor_with_the_same_numbers_is_cross_attention():
     layer, x = MultiHead(8, 2, rotary=Rotary(4)), torch.randn(2, 6, 8)
-    for given in ((x.clone(),), (x.clone(), x), (x, x.clone())):
+    for key_value in ((x.clone(),), (x.clone(), x), (x, x.clone())):
         with regard.watch(layer) as seen:
-            assert not torch.allclose(layer(x, *given), layer(x))
+            assert not torch.allclose(layer(x, *key_value), layer(x))
         assert {*seen} == {"self", "cross"}
 
 
@@ -208,12 +208,12 @@ class Symmetric(nn.Module):
 
 
 def doubled(module, *_):
-    """As a forward hook: the last argument is what the module gave."""
+    """A forward hook: the last argument is the output of the module."""
     return 2 * _[-1]
 
 
 def changes(name):
-    """A way to change what a layer's Wk computes."""
+    """A function that changes the output of the projection Wk."""
 
     def set_forward(layer):
         return setattr(layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight))
@@ -268,7 +268,7 @@ def test_a_modified_projection_is_used_with_and_without_gradients(name, crossed,
     with torch.no_grad():
         torch.testing.assert_close(
             result, layer(*call)
-        )  # without gradients the maps are always called one by one
+        )  # without gradients the projections are called separately
     assert not torch.allclose(result, before)
     result.sum().backward()
 
@@ -290,7 +290,7 @@ def test_projections_in_two_precisions_are_not_fused(fused_on_cpu):
     layer, x = MultiHead(8, 2, linear_bias=False), torch.randn(2, 5, 8)
     layer.Wk.to(torch.bfloat16)
     for call in ((x,), (x, torch.randn(2, 4, 8))):
-        with pytest.raises(RuntimeError, match="dtype"):  # torch's own words, as without gradients
+        with pytest.raises(RuntimeError, match="dtype"):  # torch's own error, as without gradients
             layer(*call)
 
 

@@ -34,10 +34,10 @@ def inputs(layer):
     )
 
 
-def run(layer, q, k, v, **given):
+def run(layer, q, k, v, **options):
     if layer.batch_first:
-        return layer(q, k, v, need_weights=False, **given)[0]
-    return layer(*(x.transpose(0, 1) for x in (q, k, v)), need_weights=False, **given)[0].transpose(0, 1)
+        return layer(q, k, v, need_weights=False, **options)[0]
+    return layer(*(x.transpose(0, 1) for x in (q, k, v)), need_weights=False, **options)[0].transpose(0, 1)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,7 +68,7 @@ def test_device_dtype_and_mode_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("layer", "says"),
+    ("layer", "message"),
     [
         (
             nn.MultiheadAttention(8, 2, add_bias_kv=True),
@@ -78,13 +78,13 @@ def test_device_dtype_and_mode_are_kept():
         (nn.Linear(8, 8), "takes an nn.MultiheadAttention, got Linear"),
     ],
 )
-def test_layers_that_cannot_be_expressed_are_refused(layer, says):
-    with pytest.raises(OptionError, match=says):
+def test_layers_that_cannot_be_expressed_are_refused(layer, message):
+    with pytest.raises(OptionError, match=message):
         MultiHead.from_torch(layer)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"key_heads": 1}, r"grouped key heads \(1 for 2 heads\)"),
         ({"head_dim": 3}, "heads of width 3 and 3 in 8"),
@@ -97,8 +97,8 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
         ({"softcap": 3.0}, "has no softcap"),
     ],
 )
-def test_options_that_torch_lacks_are_refused(options, says):
-    with pytest.raises(OptionError, match=says):
+def test_options_that_torch_lacks_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
         MultiHead(8, 2, **options).to_torch()
 
 

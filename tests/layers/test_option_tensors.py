@@ -52,7 +52,7 @@ class Cooled(nn.Module):
 
 
 class OwnBias(Bias):
-    """Somebody's own bias: no module, but it holds one."""
+    """A user-defined bias that is not a module but contains one."""
 
     def __init__(self):
         self.table = nn.Embedding(2 * T, 1)
@@ -62,7 +62,7 @@ class OwnBias(Bias):
 
 
 class OwnNormalizer(Normalizer):
-    """Somebody's own normaliser with a parameter."""
+    """A user-defined normaliser with a parameter."""
 
     def __init__(self):
         self.power = nn.Parameter(torch.ones(()) * 0.7)
@@ -120,10 +120,10 @@ def test_the_registered_weights_are_the_ones_used(kind, name):
     with torch.no_grad():
         twin.get_parameter(key).add_(torch.randn_like(twin.get_parameter(key)))
     changed = twin(x)
-    torch.testing.assert_close(layer(x), before)  # a copy is a copy
-    assert not torch.allclose(changed, before)  # and its own weights count
-    given = {key: twin.get_parameter(key).detach()}
-    torch.testing.assert_close(torch.func.functional_call(layer, given, (x,)), changed)
+    torch.testing.assert_close(layer(x), before)  # the original is unchanged
+    assert not torch.allclose(changed, before)  # the copy uses its own weights
+    parameters = {key: twin.get_parameter(key).detach()}
+    torch.testing.assert_close(torch.func.functional_call(layer, parameters, (x,)), changed)
     layer.load_state_dict(twin.state_dict())
     torch.testing.assert_close(layer(x), changed)
     torch.testing.assert_close(pickle.loads(pickle.dumps(twin))(x), changed)

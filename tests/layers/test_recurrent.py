@@ -60,8 +60,8 @@ def test_a_sequence_without_tokens_keeps_its_state(cell, bidirectional):
     x, lengths = torch.randn(4, 5, 6, dtype=torch.float64), torch.tensor([0, 5, 0, 3])
     x[0], x[2], x[3, 3:] = torch.nan, torch.nan, torch.nan
     x.requires_grad_()
-    given = [tuple(torch.randn(4, 8, dtype=torch.float64) for _ in h) for h in stack.zero_state(x)]
-    for state in (None, given):
+    initial = [tuple(torch.randn(4, 8, dtype=torch.float64) for _ in h) for h in stack.zero_state(x)]
+    for state in (None, initial):
         out, last = stack(x, state, lengths)
         assert bool((out[[0, 2]] == 0).all())
         rows = [1, 3]

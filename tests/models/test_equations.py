@@ -308,9 +308,9 @@ def test_steps_of_the_search_are_those_of_teacher_forcing(decoder, normalize):
         torch.testing.assert_close(features, at_once[:, t])
 
 
-def test_what_does_not_apply_is_one_sentence():
+def test_what_does_not_apply_is_an_error_of_one_sentence():
     encoder = {"kind": "recurrent", "bidirectional": False}
-    for decoder, says in (
+    for decoder, message in (
         (
             {"attention": "dot", "energy": "cosine"},
             "energy is for attention: projected, and attention is dot",
@@ -319,5 +319,5 @@ def test_what_does_not_apply_is_one_sentence():
         ({"attention": "cosine", "width": 8}, "attention is cosine, and the encoder's states are 32 wide"),
     ):
         model = {"dim": 32, "encoder": encoder, "decoder": {"kind": "recurrent", **decoder}}
-        with pytest.raises(RecipeError, match=says):
+        with pytest.raises(RecipeError, match=message):
             load_recipe({"data": {"corpus": "multi30k", "source": "de", "target": "en"}, "model": model})

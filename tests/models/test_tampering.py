@@ -18,7 +18,7 @@ from regard.models import folder as folders
 from regard.search import build_index
 from regard.search.index import Index, IndexInfo
 from tests.models.tampering import INDEXES, READERS, TAMPERINGS, change, save, save_tagger
-from tests.search.test_index import documents, drawn, flip
+from tests.search.test_index import documents, flip, random_vectors
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def index(tmp_path_factory):
     pytest.importorskip("usearch")
     path = tmp_path_factory.mktemp("index") / "index"
     build_index.create(path, IndexInfo("m", "f" * 64, 16))
-    build_index.add(path, documents(30), drawn(30), min_graph_size=10, threads=1)
+    build_index.add(path, documents(30), random_vectors(30), min_graph_size=10, threads=1)
     return path
 
 
@@ -124,8 +124,8 @@ def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering)
 
     def search():
         result = Index(path)
-        result.nearest(drawn(1), 3, exact=True)
-        result.nearest(drawn(1), 3)
+        result.nearest(random_vectors(1), 3, exact=True)
+        result.nearest(random_vectors(1), 3)
         result.bm25_search("text number 3", 3)
         return [list(part.documents()) for part in result.segments], result.document(29)
 

@@ -147,7 +147,7 @@ SHORT = {"training__steps": 8, "training__validate_every": 4, "training__save_ev
 @pytest.mark.usefixtures("_sgd", "own_cache")
 def test_an_added_optimizer_trains_and_resumes_exactly(tmp_path):
     recipe = tiny.recipe(tmp_path, **SHORT, optimizer={"kind": "sgd", "momentum": 0.5, "lr": 0.1})
-    uninterrupted = train(recipe, folder=tmp_path / "whole", quiet=True)
+    uninterrupted = train(recipe, folder=tmp_path / "uninterrupted", quiet=True)
     stopped = train(recipe, folder=tmp_path / "stopped", overrides=["training.steps=5"], quiet=True)
     resume(stopped.folder, overrides=["training.steps=8"], quiet=True)
     tensors = tiny.last_tensors(uninterrupted.folder)

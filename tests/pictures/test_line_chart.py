@@ -33,7 +33,7 @@ def test_outer_ticks_enclose_the_values(values: list[float]):
     assert marks[0] <= min(values) + 1e-9 and marks[-1] >= max(values) - 1e-9 and len(marks) >= 2
 
 
-def test_points_are_drawn_at_their_place():
+def test_points_are_drawn_at_their_coordinates():
     chart = LineChart({"a <b>": [(1, 0), (10, 0.5), (100, 1)]}, title="x & y", log_x=True)
     root = ElementTree.fromstring(chart.svg())  # well-formed, escaped
     circles = [element for element in root.iter() if element.tag.endswith("circle")]
@@ -43,14 +43,14 @@ def test_points_are_drawn_at_their_place():
     assert len(re.findall("a &lt;b&gt;: 10, 0.5", chart.svg())) == 1
 
 
-def test_points_can_stand_alone():
+def test_points_can_be_drawn_without_lines():
     points = {"one": [(0, 1), (1, 2), (2, 0)]}
     line, dots = (LineChart(points, connect=connect).svg() for connect in (True, False))
     assert line.count("<circle") == dots.count("<circle") == 3
     assert line.count("<path") == dots.count("<path") + 1
 
 
-def test_matplotlib_draws_it_too(tmp_path):
+def test_a_line_chart_can_be_drawn_with_matplotlib(tmp_path):
     pytest.importorskip("matplotlib")
     path = LineChart({"one": [(0, 1), (1, 2)], "two": [(0, 2)]}).save(tmp_path / "chart.png")
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -65,6 +65,6 @@ def test_matplotlib_draws_it_too(tmp_path):
         ({"series": {str(i): [(0, 0)] for i in range(6)}}, "at most 5 series, got 6"),
     ],
 )
-def test_what_cannot_be_drawn_is_an_error(options: dict, message: str):
+def test_invalid_line_charts_are_errors(options: dict, message: str):
     with pytest.raises(OptionError, match=message):
         LineChart(**options)

@@ -41,7 +41,7 @@ HOSTILE = [
 ]
 
 
-def drawn(rows, columns, view="heatmap", **options):
+def draw(rows, columns, view="heatmap", **options):
     torch.manual_seed(1)
     weights = torch.randn(len(rows), len(columns)).mul(2).softmax(-1)
     return MatrixPicture(weights, rows, columns, view, **options), weights
@@ -59,7 +59,7 @@ def texts(svg):
 @pytest.mark.parametrize("view", ["heatmap", "lines", "text"])
 @pytest.mark.parametrize("words", [HOSTILE, ["a", "b"], [f"token{i}" for i in range(60)]])
 def test_every_view_is_well_formed_and_has_no_scripts_links_or_ids(view, words):
-    svg = drawn(words, words, view, title=HOSTILE[0], note="a note")[0].svg()
+    svg = draw(words, words, view, title=HOSTILE[0], note="a note")[0].svg()
     root = ElementTree.fromstring(svg)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
     assert tags <= {"svg", "title", "style", "rect", "circle", "path", "text"}
@@ -69,14 +69,14 @@ def test_every_view_is_well_formed_and_has_no_scripts_links_or_ids(view, words):
 
 def test_tokens_are_shown_escaped():
     words = ["<b>", "&", "ok"]
-    picture, _ = drawn(words, words)
-    assert {"<b>", "&", "ok"} <= set(texts(picture.svg()))  # parsed back, they are what they were
+    picture, _ = draw(words, words)
+    assert {"<b>", "&", "ok"} <= set(texts(picture.svg()))  # unchanged after parsing
     assert "&lt;b&gt;" in picture.svg() and "&lt;b&gt;" in picture._repr_html_()
 
 
 def test_the_numbers_of_a_heat_map_are_the_weights():
     rows, columns = ["p", "q", "r"], ["a", "b", "c", "d"]
-    picture, weights = drawn(rows, columns)
+    picture, weights = draw(rows, columns)
     result = re.findall(r"<title>(\w) → (\w): ([\d.]+)</title>", picture.svg())
     assert len(result) == 12
     for row, column, number in result:
@@ -88,7 +88,7 @@ def test_the_numbers_of_a_heat_map_are_the_weights():
 
 
 def test_colours_follow_the_weights():
-    picture, weights = drawn(["p", "q", "r"], list("abcd"))
+    picture, weights = draw(["p", "q", "r"], list("abcd"))
     cells = [
         e
         for e in ElementTree.fromstring(picture.svg()).iter(f"{SVG}rect")
@@ -104,7 +104,7 @@ def test_colours_follow_the_weights():
 
 
 def test_lines_are_as_wide_as_the_weights():
-    picture, weights = drawn(list("pqr"), list("abcd"), "lines")
+    picture, weights = draw(list("pqr"), list("abcd"), "lines")
     result = {}
     for path in ElementTree.fromstring(picture.svg()).iter(f"{SVG}path"):
         result[path.find(f"{SVG}title").text.split(":")[0]] = float(path.attrib["stroke-width"])
@@ -122,12 +122,12 @@ def test_a_grid_has_a_matrix_for_every_layer_and_head():
         "head 0", "head 1", "head 2", "layer 0", "layer 1",
     ]  # fmt: skip
     frames = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}rect") if e.attrib["class"] == "frame"]
-    assert len(frames) == 2 * 3 + 1  # and the scale's
+    assert len(frames) == 2 * 3 + 1  # and one for the color scale
 
 
 def test_long_inputs_are_merged_and_their_rows_still_sum_to_one():
     words = [f"w{i}" for i in range(500)]
-    picture, _ = drawn(words, words, title="long")
+    picture, _ = draw(words, words, title="long")
     merged = picture.merged()
     assert merged.weights.shape == (len(groups_of(500, MAX_TOKENS)),) * 2 and len(merged.rows) <= MAX_TOKENS
     assert torch.allclose(merged.weights.sum(-1), torch.ones(len(merged.rows), dtype=torch.float64))
@@ -140,7 +140,7 @@ def test_long_inputs_are_merged_and_their_rows_still_sum_to_one():
 
 def test_labels_do_not_overlap_on_the_axes():
     words = [f"token{i}" for i in range(96)]
-    svg = drawn(words, words)[0].svg()
+    svg = draw(words, words)[0].svg()
     rows = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.get("text-anchor") == "end"]
     places = sorted(float(e.attrib["y"]) for e in rows if (e.text or "").startswith("token"))
     size = float(rows[0].attrib["font-size"])
@@ -171,7 +171,7 @@ def test_weights_that_are_not_numbers_or_negative_can_be_drawn():
 
 @pytest.mark.parametrize("suffix", ["svg", "html", "png", "pdf"])
 @pytest.mark.parametrize(
-    "make", [lambda: drawn(HOSTILE, HOSTILE)[0], lambda: drawn(["a"], ["b"], "lines")[0], grid]
+    "make", [lambda: draw(HOSTILE, HOSTILE)[0], lambda: draw(["a"], ["b"], "lines")[0], grid]
 )
 def test_pictures_are_saved_in_every_format(tmp_path, suffix, make):
     if suffix == "pdf" and make is not grid:
@@ -181,8 +181,8 @@ def test_pictures_are_saved_in_every_format(tmp_path, suffix, make):
     assert path.read_bytes().startswith(start) and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_page_holds_several_pictures(tmp_path):
-    path = save_pictures([drawn(["<i>"], ["b"], title="<script>")[0], grid()], tmp_path / "x.html")
+def test_a_page_contains_several_pictures(tmp_path):
+    path = save_pictures([draw(["<i>"], ["b"], title="<script>")[0], grid()], tmp_path / "x.html")
     page = path.read_text(encoding="utf-8")
     assert page.count("<svg") == 2 and "<script" not in page and "src=" not in page
     with pytest.raises(OptionError, match=r"x\.svg holds one picture, got 2"):
@@ -205,7 +205,7 @@ def test_without_matplotlib_svg_and_html_work_and_the_rest_says_what_to_install(
     monkeypatch.delitem(sys.modules, "regard.pictures.figures", raising=False)
     picture = grid()
     assert picture.save(tmp_path / "x.svg").is_file() and picture.save(tmp_path / "x.html").is_file()
-    for call in (picture.plot, drawn(["a"], ["b"])[0].plot, drawn(["a"], ["b"], "text")[0].plot):
+    for call in (picture.plot, draw(["a"], ["b"])[0].plot, draw(["a"], ["b"], "text")[0].plot):
         with pytest.raises(OptionError, match=r'plot needs matplotlib; pip install "regard\[plot\]"'):
             call()
     with pytest.raises(
@@ -216,7 +216,7 @@ def test_without_matplotlib_svg_and_html_work_and_the_rest_says_what_to_install(
 
 @pytest.mark.parametrize("view", ["heatmap", "lines", "text"])
 def test_plot_returns_a_figure_with_the_weights(view):
-    picture, weights = drawn(HOSTILE, HOSTILE[:5], view)
+    picture, weights = draw(HOSTILE, HOSTILE[:5], view)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = picture.plot()
@@ -229,10 +229,10 @@ def test_plot_returns_a_figure_with_the_weights(view):
 
 def test_plot_draws_into_given_axes():
     axes = Figure().subplots()
-    figure = drawn(list("ab"), list("abc"))[0].plot(axes)
+    figure = draw(list("ab"), list("abc"))[0].plot(axes)
     assert figure is axes.figure and len(axes.images) == 1
     with pytest.raises(OptionError, match="axes must be matplotlib Axes, got str"):
-        drawn(list("ab"), list("abc"))[0].plot("axes")
+        draw(list("ab"), list("abc"))[0].plot("axes")
 
 
 def test_a_grid_is_plotted_with_one_axes_per_head():
@@ -240,7 +240,7 @@ def test_a_grid_is_plotted_with_one_axes_per_head():
     assert len([axes for axes in figure.axes if axes.images]) == 6
 
 
-def test_wrong_input_is_one_sentence():
+def test_wrong_input_is_an_error_of_one_sentence():
     weights = torch.ones(2, 3, 4) / 4
     for call in (
         lambda: attention_picture({"": weights}, "heat"),

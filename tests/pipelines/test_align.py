@@ -52,7 +52,7 @@ def test_words_of_a_text_have_their_tokens(tokenizer, text):
     result = Words.of_text(tokenizer, text)
     assert result.words == text.split()
     assert result.owner.shape == (len(tokenizer.encode(text)), len(result.words))
-    assert (result.owner.sum(0) > 0).all()  # no word without a piece
+    assert (result.owner.sum(0) > 0).all()  # every word has a token
     owners = [row.nonzero().flatten().tolist() for row in result.owner]
     while owners and not owners[-1]:
         owners.pop()
@@ -73,7 +73,7 @@ def test_words_of_tokens_are_those_of_the_decoded_text(tokenizer, text):
 
 
 @given(tokens=st.lists(st.integers(0, 299), max_size=20))
-def test_invalid_bytes_have_words_too(tokens):
+def test_tokens_of_invalid_bytes_belong_to_words(tokens):
     tokenizer = TOKENIZERS["byte-bpe"]
     tokens = [t for t in tokens if t < len(tokenizer)]
     result = Words.of_tokens(tokenizer, tokens)
@@ -103,7 +103,7 @@ def test_word_weights_sum_source_tokens_and_average_target_tokens():
         == strongest(torch.zeros(0, 3))
         == frozenset()
     )
-    assert strongest(torch.tensor([[0.2, 0.4, 0.4]])) == {(1, 0)}  # of equals the first
+    assert strongest(torch.tensor([[0.2, 0.4, 0.4]])) == {(1, 0)}  # of equal weights the first
 
 
 def test_the_shifted_view_uses_the_step_that_reads_a_token():
@@ -136,7 +136,7 @@ def test_batches_change_no_links_and_empty_texts_have_none(model):
     assert [sorted(t for _, t in links) for links in together] == [[0, 1, 2, 3], [], [], [0, 1], [0]]
 
 
-def test_links_are_those_of_attention_maps(model):
+def test_links_equal_the_strongest_weights_of_attention_maps(model):
     tokenizer = model.source_tokenizer
     source, target = tokenizer.encode(SOURCES[0]), tokenizer.encode(TARGETS[0])
     (attention,) = attention_maps([source], [[*target, EOS]], model)

@@ -64,8 +64,8 @@ def test_a_head_learns_links_that_attention_of_the_model_does_not_have(model):
     )
     assert all(p.equal(before[name]) for name, p in model.named_parameters())
     new_sources, new_targets, new_links = reversed_pairs(40, seed=2)
-    found = dict(head.align_words(new_sources, new_targets, model))
-    predicted = [strongest(found[i].weights) for i in range(40)]
+    alignments = dict(head.align_words(new_sources, new_targets, model))
+    predicted = [strongest(alignments[i].weights) for i in range(40)]
     learned = score(predicted, [Gold(x, x) for x in new_links]).aer
     untrained = dict(AlignmentHead.of(model, 0).align_words(new_sources, new_targets, model))
     start = score([strongest(untrained[i].weights) for i in range(40)], [Gold(x, x) for x in new_links]).aer

@@ -62,12 +62,12 @@ def test_word_attention_is_that_of_attention_pooling(model):
         model(ids)
     weights = seen["pooling.attention.cross"].weights()[0].mean((0, 1))
     assert looked.words == ["a", "fine", "day"]
-    # A space is a piece of the word that follows it.
+    # A space belongs to the following word.
     by_hand = [weights[0:1].sum(), weights[1:6].sum(), weights[6:10].sum()]
     assert looked.weights == pytest.approx([float(w) for w in by_hand], abs=1e-6)
     assert sum(looked.weights) == pytest.approx(
         1 - float(weights[10]), abs=1e-6
-    )  # the rest went to the end-of-sentence token
+    )  # the remaining weight is on the end-of-sentence token
 
 
 def test_without_attention_pooling_word_attention_is_that_of_the_last_layer(tmp_path):
@@ -112,7 +112,7 @@ def test_a_text_beyond_the_positions_is_truncated(tmp_path, position):
     assert word_attention(["abcdefgh"], model)[0].words == ["abcde"]
 
 
-def test_the_model_is_left_in_the_mode_it_was_in(model):
+def test_the_training_mode_of_the_model_is_unchanged(model):
     model.train()
     classify(["a"], model)
     word_attention(["a"], model)
@@ -121,15 +121,15 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "says"),
+    ("texts", "options", "message"),
     [
         (["a", None], {}, "got None among them"),
         (["a"], {"threshold": 2}, "threshold must be a finite number of at least 0 and at most 1, got 2"),
         (["a"], {"batch_tokens": 0}, "batch_tokens must be an integer of at least 1, got 0"),
     ],
 )
-def test_wrong_arguments_are_errors_in_one_sentence(model, texts, options, says):
-    with pytest.raises(OptionError, match=says):
+def test_wrong_arguments_are_errors_in_one_sentence(model, texts, options, message):
+    with pytest.raises(OptionError, match=message):
         classify(texts, model, **options)
 
 

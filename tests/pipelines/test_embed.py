@@ -53,7 +53,7 @@ def test_no_texts_give_no_vectors():
     assert embed([], embedder()).shape == (0, 32)
 
 
-def test_wrong_input_is_one_sentence():
+def test_wrong_input_is_an_error_of_one_sentence():
     model = embedder()
     with pytest.raises(OptionError, match="batch_tokens must be an integer of at least 1, got 0"):
         embed(TEXTS, model, batch_tokens=0)

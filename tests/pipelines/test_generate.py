@@ -20,10 +20,10 @@ DECODERS = ["none", "transformer"]
 PROMPTS = ["the cat", "", "a dog ran to the", "der Hund"]
 
 
-def log_p(model, given, tokens):
-    """log p of tokens behind those given, by teacher forcing."""
-    result = log_probabilities(model(torch.tensor([[*given, *tokens]]))[0]).detach()
-    return float(sum(result[len(given) - 1 + i, t] for i, t in enumerate(tokens)))
+def log_p(model, prompt, tokens):
+    """log p of tokens after a prompt, by teacher forcing."""
+    result = log_probabilities(model(torch.tensor([[*prompt, *tokens]]))[0]).detach()
+    return float(sum(result[len(prompt) - 1 + i, t] for i, t in enumerate(tokens)))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -92,7 +92,7 @@ def test_prompt_and_continuation_decode_as_one_text():
     assert generation.prompt + generation == model.target_tokenizer.decode(tokens)
 
 
-def test_a_model_of_lines_ends_and_a_model_of_running_text_continues():
+def test_a_model_trained_on_lines_ends_and_one_trained_on_running_text_continues():
     line, full = language_model(mode="lines"), language_model(mode="stream")
     ended = generate([""], line, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
         0
@@ -126,7 +126,7 @@ def test_prompts_of_running_text_begin_with_a_line_end():
     assert letters.task("a\n", 0, 5).input_ids == [newline, letters.tokenizer.vocabulary["a"], newline]
 
 
-def test_constraints_hold_for_generated_texts():
+def test_generated_texts_satisfy_constraints():
     model = language_model()
     generations = generate(
         ["the"],

@@ -58,7 +58,7 @@ def test_invalid_utf8_is_replaced_and_reported(tmp_path):
         Source((path,), strict=True).count_lines()
 
 
-def test_columns_and_fields_are_found_or_the_line_is_named(tmp_path):
+def test_columns_and_fields_are_read_or_the_line_is_named(tmp_path):
     table = write(tmp_path, b"a\tb\n\nc\td\te\nf\n", "in.tsv")
     with pytest.raises(DataError, match=r"line 4 of .*in\.tsv has 1 column and no column 2; check --column"):
         texts(Source((table,), layout=Column(2)))
@@ -120,7 +120,7 @@ def test_lines_of_a_pipe_are_passed_on_as_they_arrive(tmp_path):
     thread.join()
 
 
-def test_missing_files_folders_and_lines_without_end_are_one_sentence(tmp_path, monkeypatch):
+def test_missing_files_folders_and_lines_without_end_are_errors_of_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="there is no file"):
         Source((tmp_path / "none",)).check()
     with pytest.raises(DataError, match="is a folder"):

@@ -29,7 +29,7 @@ def write(outputs, *texts):
 
 
 def leave(outputs):
-    """As a killed process does: nothing is finished, and its files and lock are let go."""
+    """Stop as a killed process does: outputs are not finished, files and lock are released."""
     for file in [outputs._journal, *outputs._files]:
         file._file.close()
 
@@ -38,22 +38,22 @@ def leave(outputs):
     ("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)]
 )
 def test_a_resumed_job_gives_identical_bytes(tmp_path, name, unpack):
-    full = begin(tmp_path / f"whole.{name}")
+    full = begin(tmp_path / f"full.{name}")
     write(full, b"a\n", b"b\n", b"c\n")
     full.finish()
     path = tmp_path / name
     first = begin(path)
     write(first, b"a\n", b"b\n")
-    os.write(first._files[0]._file.fileno(), b"half a chu")  # killed before the journal heard of it
+    os.write(first._files[0]._file.fileno(), b"half a chu")  # killed before the journal was updated
     leave(first)
     assert not path.exists()
     second = begin(path)
     assert (second.lines, second.digest) == (2, "digest 2")
     write(second, b"c\n")
     second.finish()
-    assert path.read_bytes() == (tmp_path / f"whole.{name}").read_bytes()
+    assert path.read_bytes() == (tmp_path / f"full.{name}").read_bytes()
     assert unpack(path.read_bytes()) == b"a\nb\nc\n"
-    assert sorted(os.listdir(tmp_path)) == sorted([name, f"whole.{name}"])
+    assert sorted(os.listdir(tmp_path)) == sorted([name, f"full.{name}"])
 
 
 def test_a_truncated_journal_line_does_not_count(tmp_path):
@@ -108,7 +108,7 @@ def test_other_settings_are_an_error_and_restart_starts_over(tmp_path):
     assert path.read_bytes() == b"z\n"
 
 
-def test_foreign_files_are_not_touched(tmp_path):
+def test_files_of_other_programs_are_not_changed(tmp_path):
     (tmp_path / "o.part").write_bytes(b"mine")
     with pytest.raises(DataError, match=r"there is a file .*o\.part that this command did not create"):
         begin(tmp_path / "o")
@@ -119,7 +119,7 @@ def test_foreign_files_are_not_touched(tmp_path):
     assert (tmp_path / "p.progress").read_bytes() == b"mine\n"
 
 
-def test_a_part_that_was_changed_is_noticed(tmp_path):
+def test_a_changed_partial_output_is_detected(tmp_path):
     first = begin(tmp_path / "o")
     write(first, b"aaaa\n")
     leave(first)
@@ -138,7 +138,7 @@ def test_an_older_output_stays_until_the_new_one_is_complete(tmp_path):
     assert path.read_bytes() == b"new\n"
 
 
-def test_two_jobs_do_not_write_one_output(tmp_path):
+def test_two_jobs_cannot_write_the_same_output(tmp_path):
     first = begin(tmp_path / "o")
     with pytest.raises(DataError, match="another process is writing o"):
         begin(tmp_path / "o")
@@ -179,7 +179,7 @@ def test_a_full_device_is_an_error_in_one_sentence():
 
 
 def test_a_job_is_resumed_after_a_file_size_limit(tmp_path):
-    """A limit on the size of files stands for a disk that is full: both refuse a write in the middle."""
+    """A file size limit simulates a full disk: both refuse a write in the middle."""
     code = textwrap.dedent("""
         import sys
         from pathlib import Path

@@ -38,19 +38,19 @@ def command(chunk, model, *args):
 
 @pytest.fixture
 def environment():
-    """A cluster of its own, on this machine."""
+    """The environment of a separate local cluster."""
     return {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"OMP_NUM_THREADS": "1"}
 
 
 def workers(process):
-    """The processes of the cluster that this process has started and that are at work on a chunk."""
+    """Process ids of the Ray workers of this cluster that are computing a chunk."""
     parents, titles = {}, {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
             titles[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
             parents[int(pid)] = int(stat.rpartition(")")[2].split()[1])
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
 
     def under(pid):

@@ -109,11 +109,11 @@ def test_a_classifier_gives_files_arrays_and_batches_the_same_probabilities(mode
 
 def test_a_tagger_gives_each_frame_a_tag(models, signals):
     model = models["tag"].load()
-    whole, short = regard.tag([signals / "a.npy", signals / "short.npy"], model)
-    assert (len(whole.tags), len(short.tags)) == (64, 20)
-    for entity in whole:
-        assert set(whole.tags[entity.start : entity.end]) <= {f"B-{entity.label}", f"I-{entity.label}"}
-    assert regard.tag(str(signals / "a.npy"), model).tags == whole.tags
+    full, short = regard.tag([signals / "a.npy", signals / "short.npy"], model)
+    assert (len(full.tags), len(short.tags)) == (64, 20)
+    for entity in full:
+        assert set(full.tags[entity.start : entity.end]) <= {f"B-{entity.label}", f"I-{entity.label}"}
+    assert regard.tag(str(signals / "a.npy"), model).tags == full.tags
 
 
 def test_a_transcriber_searches_as_a_translator_does(models, signals):
@@ -134,12 +134,12 @@ def test_evaluating_a_folder_gives_the_score_of_the_run(models, task):
     model = run.load()
     result = evaluate(model, data_section(model.card)).as_dict()["scores"]
     expected = run.scores["test"]
-    found, metric = {
+    score, metric = {
         "classify": (result.get("accuracy"), "accuracy"),
         "tag": (result.get("micro", {}).get("f1"), "f1"),
         "translate": (result.get("13a", {}).get("bleu"), "bleu"),
     }[task]
-    assert found == pytest.approx(expected[metric])
+    assert score == pytest.approx(expected[metric])
 
 
 def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(models, signals, tmp_path):
@@ -185,7 +185,7 @@ def test_translate_and_pictures_work_from_the_command_line(models, signals, comm
     assert code == 0 and "frames of numbers" in (tmp_path / "model.svg").read_text()
 
 
-def test_wrong_sequences_are_one_sentence_and_exit_code_2(models, signals, command, tmp_path):
+def test_wrong_sequences_are_errors_of_one_sentence_and_exit_code_2(models, signals, command, tmp_path):
     run = models["classify"].folder
     np.save(tmp_path / "wide.npy", np.zeros((4, 3)))
     np.save(tmp_path / "nan.npy", np.full((4, 8), np.nan))

@@ -28,7 +28,7 @@ def write(folder, name, text):
         ("a.csv", "", "2", Column(1), False),  # an empty file has no texts
     ],
 )
-def test_the_column_is_found(tmp_path, name, text, column, layout, header):
+def test_the_text_column_is_detected(tmp_path, name, text, column, layout, header):
     result = locate_text([write(tmp_path, name, text)], column)
     assert (result.layout, result.header) == (layout, header)
     if header:
@@ -48,7 +48,7 @@ def test_other_files_are_lines_and_json_has_fields(tmp_path):
     assert locate_text([]) == TextLocation(WholeLine())
 
 
-def test_detected_columns_are_noted(tmp_path):
+def test_detected_columns_are_reported(tmp_path):
     assert locate_text([write(tmp_path, "a.csv", "id,q\n1,a\n")], "q").note == ""
     note = locate_text([write(tmp_path, "a.csv", "id;review\n1;a\n")]).note
     assert note == "a.csv: columns separated by semicolons; the text is column 2 'review'"
@@ -68,7 +68,7 @@ def test_wrong_columns_are_errors_in_one_sentence(tmp_path):
         locate_text([one, write(tmp_path, "a.txt", "a\n")])
 
 
-def test_rows_are_split_and_written_again():
+def test_rows_are_split_and_joined_unchanged():
     split = split_row(Column(1, ";", quotes=True))
     assert split(Row('"a; b";c', "")) == ["a; b", "c"]
     assert split_row(WholeLine())(Row("a;b", "a;b")) == ["a;b"]

@@ -56,7 +56,7 @@ def test_beam_is_short_for_a_beam_strategy():
     assert translate(LINES, model, beam=3) == translate(LINES, model, strategy=regard.Beam(3))
 
 
-def test_one_prefix_and_one_list_of_required_words_are_for_all_texts():
+def test_one_prefix_and_one_list_of_required_words_apply_to_all_texts():
     constraints = Constraints("die", ["Hund"])
     for translation in translate(LINES[:3], translator(), beam=2, constraints=constraints):
         assert translation.startswith("die") and " Hund" in translation
@@ -93,7 +93,7 @@ def test_attention_is_stored_in_every_hypothesis_on_request():
     assert translate(LINES[:1], translator())[0].hypotheses[0].attention is None
 
 
-def test_the_coverage_penalty_is_that_of_wu_and_sorts_again():
+def test_the_coverage_penalty_of_wu_et_al_reranks_hypotheses():
     model = translator()
     plain = {h.text: h for h in translate(LINES[:1], model, beam=6, nbest=6, attention=True)[0].hypotheses}
     translation = translate(LINES[:1], model, strategy=Beam(6, coverage_penalty=2.0), nbest=6)[0]

@@ -1,4 +1,4 @@
-"""Tests of translate_file.py and translation_formats.py: what a chunk becomes, and resuming.
+"""Tests of translate_file.py and translation_formats.py: output formats of a chunk, and resuming.
 
 Covers attention_file.py.
 """
@@ -115,7 +115,7 @@ def test_json_lines_keep_their_fields_and_gain_a_translation(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["seen.jsonl", "seen.npz"])
-def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name):
+def test_attention_of_every_hypothesis_is_written_to_a_second_file(folder, tmp_path, name):
     settings = TranslateOptions(
         output=str(tmp_path / "o"), attention_file=str(tmp_path / name), nbest=2, strategy=Beam(2)
     )

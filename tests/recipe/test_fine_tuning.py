@@ -120,9 +120,9 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
     assert start is not None
     text = "the cats sat. heating flows"
     theirs = transformers.BertModel.from_pretrained(str(encoder), add_pooling_layer=False).eval()
-    given = transformers.AutoTokenizer.from_pretrained(str(encoder))(text, return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(str(encoder))(text, return_tensors="pt")
     with torch.no_grad():
-        wanted = theirs(**given).last_hidden_state[0]
+        expected = theirs(**inputs).last_hidden_state[0]
     run = train(
         loaded, folder=tmp_path / "run", overrides=["training.steps=1", "optimizer.lr=1e-30"], quiet=True
     )
@@ -130,16 +130,16 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
     ids = model.source_tokenizer.encode(text)
     tokens = torch.tensor([[2, *(i % model.source.vocab for i in ids), 3]])
     with torch.no_grad():
-        assert torch.allclose(model.encoder(model.source(tokens)).states[0], wanted, atol=1e-5)
+        assert torch.allclose(model.encoder(model.source(tokens)).states[0], expected, atol=1e-5)
         if (
             task == "tag"
         ):  # the first piece of each word alone: the, cats (cat ##s), sat. (sat .), heating, flows
             assert isinstance(model.source_tokenizer, SubwordTokenizer)
             result = model._first_states(torch.tensor([[*ids, 3]]))[0]
-            assert torch.allclose(result, wanted[[1, 2, 4, 6, 8]], atol=1e-5)
+            assert torch.allclose(result, expected[[1, 2, 4, 6, 8]], atol=1e-5)
         if task == "classify":
             assert torch.allclose(
-                model.pooling(model.encode(torch.tensor([[*ids, 3]])))[0], wanted.mean(0), atol=1e-5
+                model.pooling(model.encode(torch.tensor([[*ids, 3]])))[0], expected.mean(0), atol=1e-5
             )
         if task == "embed":
             np.testing.assert_allclose(embed([text], model), embed([text], bert.read(encoder)), atol=1e-5)
@@ -182,17 +182,17 @@ def test_a_pretrained_encoder_is_fine_tuned_and_used(task, files, encoder, tmp_p
 def test_resuming_is_exact_and_does_not_need_the_pretrained_folder(files, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     made = tuned("tag", files, folder, optimizer__head_lr=0.01, training__ema=0.9)
-    train(made, folder=tmp_path / "whole", quiet=True)
-    train(made, folder=tmp_path / "cut", overrides=["training.steps=5"], quiet=True)
+    train(made, folder=tmp_path / "uninterrupted", quiet=True)
+    train(made, folder=tmp_path / "interrupted", overrides=["training.steps=5"], quiet=True)
     shutil.rmtree(folder)
-    resume(tmp_path / "cut", overrides=["training.steps=12"], quiet=True)
+    resume(tmp_path / "interrupted", overrides=["training.steps=12"], quiet=True)
     last = [
         load_file(tmp_path / run / "checkpoints" / "step-00000012" / "tensors.safetensors")
-        for run in ("whole", "cut")
+        for run in ("uninterrupted", "interrupted")
     ]
     assert last[0].keys() == last[1].keys() and all(last[0][name].equal(last[1][name]) for name in last[0])
-    assert tiny.log(tmp_path / "whole") == tiny.log(tmp_path / "cut")
-    shutil.move(tmp_path / "cut", tmp_path / "moved")
+    assert tiny.log(tmp_path / "uninterrupted") == tiny.log(tmp_path / "interrupted")
+    shutil.move(tmp_path / "interrupted", tmp_path / "moved")
     assert resume(tmp_path / "moved", overrides=["training.steps=13"], quiet=True).steps == 13
 
 

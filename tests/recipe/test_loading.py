@@ -24,7 +24,7 @@ def message_of(*overrides, base=BASE):
     return text
 
 
-def written(folder, text, name="mine.yaml"):
+def write(folder, text, name="mine.yaml"):
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
@@ -32,7 +32,7 @@ def written(folder, text, name="mine.yaml"):
 
 def file_error(folder, text):
     with pytest.raises(RecipeError) as caught:
-        load_recipe(written(folder, text))
+        load_recipe(write(folder, text))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -57,14 +57,14 @@ def test_every_included_recipe_is_valid_described_and_survives_dumping(path, tmp
     recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.about
-    assert load_recipe(written(tmp_path, dump_recipe(recipe))) == recipe
+    assert load_recipe(write(tmp_path, dump_recipe(recipe))) == recipe
     assert load_recipe(recipe) == recipe
 
 
-def test_the_name_is_the_files_by_default(tmp_path):
-    assert load_recipe(written(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
-    assert load_recipe(written(tmp_path, "data: multi30k\nname: other")).name == "other"
-    assert load_recipe(written(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
+def test_the_default_name_of_a_recipe_is_its_file_name(tmp_path):
+    assert load_recipe(write(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
+    assert load_recipe(write(tmp_path, "data: multi30k\nname: other")).name == "other"
+    assert load_recipe(write(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
 
 
 def test_overrides_are_yaml():
@@ -88,9 +88,9 @@ def test_overrides_are_yaml():
 
 
 def test_overrides_do_not_change_the_given_mapping():
-    given = {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
-    load_recipe(given, ["model.dim=128", "data.limit=5"])
-    assert given == {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
+    recipe = {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
+    load_recipe(recipe, ["model.dim=128", "data.limit=5"])
+    assert recipe == {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_overrides_do_not_change_the_given_mapping():
         ),
     ],
 )
-def test_an_unknown_key_names_its_place_and_the_similar_one(override, words):
+def test_an_unknown_key_is_reported_with_its_block_and_a_similar_key(override, words):
     message = message_of(override)
     assert all(word in message for word in words), message
 
@@ -147,7 +147,7 @@ def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("key_of_others", "our_key"),
     [
         ("learning_rate", "optimizer.lr (number > 0)"),
         ("optimizer.learning_rate", "optimizer.lr (number > 0)"),
@@ -167,9 +167,12 @@ def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words
         ("validate_evry", "training.validate_every (integer ≥ 1)"),
     ],
 )  # fmt: skip
-def test_names_of_other_libraries_suggest_our_keys(given, meant):
-    place, _, key = given.rpartition(".")
-    assert message_of(f"{given}=1") == f"{place or 'a recipe'} has no key {key!r}; did you mean {meant}?"
+def test_names_of_other_libraries_suggest_our_keys(key_of_others, our_key):
+    place, _, key = key_of_others.rpartition(".")
+    assert (
+        message_of(f"{key_of_others}=1")
+        == f"{place or 'a recipe'} has no key {key!r}; did you mean {our_key}?"
+    )
 
 
 def test_only_keys_of_this_recipes_kinds_are_suggested():
@@ -182,13 +185,13 @@ def test_only_keys_of_this_recipes_kinds_are_suggested():
 
 
 def test_a_wrong_override_does_not_name_the_file(tmp_path):
-    path = written(tmp_path, "data: multi30k")
+    path = write(tmp_path, "data: multi30k")
     with pytest.raises(RecipeError, match=r"^a recipe has no key 'lr'"):
         load_recipe(path, ["lr=1"])
     with pytest.raises(RecipeError, match=r"mine.yaml: a recipe has no key 'lr'"):
-        load_recipe(written(tmp_path, "data: multi30k\nlr: 1"), ["seed=2"])
+        load_recipe(write(tmp_path, "data: multi30k\nlr: 1"), ["seed=2"])
     assert (
-        load_recipe(written(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
+        load_recipe(write(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
     )  # valid only with the override
 
 
@@ -309,7 +312,7 @@ def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
         (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),
     ],
 )
-def test_a_language_model_is_a_decoder_alone(overrides, words):
+def test_a_language_model_is_a_decoder_without_an_encoder(overrides, words):
     message = message_of(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
     assert all(word in message for word in words), message
 
@@ -358,7 +361,7 @@ def test_a_missing_file_or_unknown_name_is_an_error_with_a_hint(tmp_path):
 def test_paths_are_relative_to_the_recipe_and_those_of_overrides_to_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    path = written(
+    path = write(
         tmp_path, "data: {train: [[a.en, a.de]], validation: [v.tsv]}\ntokenizer: {load: words.json}\n"
     )
     recipe = load_recipe(path, ["data.test=[t.tsv]"])
@@ -428,12 +431,12 @@ def test_all_keys_has_nested_keys_once():
     } <= set(result)
 
 
-def test_a_column_is_a_number_with_or_without_quotes_and_0_is_file_error(tmp_path):
+def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
     recipe = load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
     assert (recipe.data.source, recipe.data.target) == ("1", "2")
     assert (
         load_recipe(
-            written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")
+            write(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")
         ).data.source
         == "2"
     )
@@ -454,7 +457,7 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_file_error(tmp_pat
     "key",
     ["model.dim", "tokenizer.size", "batch.tokens", "batch.accumulate", "training.steps", "schedule.warmup"],
 )
-def test_a_huge_size_is_one_sentence(key):
+def test_a_huge_size_is_an_error_of_one_sentence(key):
     """Without a limit it would overflow in torch and numpy."""
     with pytest.raises(RecipeError, match=rf"{key} is 1180591620717411303424, and must be at most \d+"):
         load_recipe("small", [f"{key}={2**70}"])
@@ -466,7 +469,7 @@ def test_a_recipe_made_in_python_raises_a_recipe_error():
 
 
 def test_recipes_of_a_registered_folder_are_known_by_name(tmp_path, monkeypatch):
-    written(tmp_path, "data: multi30k\nseed: 5", "mine.yaml")
+    write(tmp_path, "data: multi30k\nseed: 5", "mine.yaml")
     monkeypatch.setattr(loading, "_folders", [])
     with pytest.raises(RecipeError, match="there is no recipe 'mine'"):
         load_recipe("mine")
@@ -477,12 +480,12 @@ def test_recipes_of_a_registered_folder_are_known_by_name(tmp_path, monkeypatch)
 
 
 def test_folders_of_the_environment_variable_replace_included_recipes(tmp_path, monkeypatch):
-    written(tmp_path, "data: multi30k\nseed: 6", "small.yaml")
+    write(tmp_path, "data: multi30k\nseed: 6", "small.yaml")
     monkeypatch.setenv("REGARD_RECIPES", f"{tmp_path}{os.pathsep}{tmp_path / 'missing'}")
     assert load_recipe("small").seed == 6 and loading.find_recipe("small") == tmp_path / "small.yaml"
 
 
 def test_a_path_is_a_recipe_whatever_the_working_folder(tmp_path, monkeypatch):
-    path = written(tmp_path, "data: multi30k\nseed: 7", "mine.yaml")
+    path = write(tmp_path, "data: multi30k\nseed: 7", "mine.yaml")
     monkeypatch.chdir(tmp_path)
     assert load_recipe(str(path)).seed == load_recipe("mine.yaml").seed == load_recipe(path).seed == 7

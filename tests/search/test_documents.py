@@ -8,7 +8,7 @@ from regard.errors import DataError, OptionError
 from regard.search.documents import Document, read_documents
 
 
-def written(tmp_path, name, text):
+def write(tmp_path, name, text):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -16,7 +16,7 @@ def written(tmp_path, name, text):
 
 
 def test_lines_are_documents_named_by_file_and_line(tmp_path):
-    path = written(tmp_path, "a.txt", "one\n\n  two \n")
+    path = write(tmp_path, "a.txt", "one\n\n  two \n")
     documents = read_documents([path])
     assert documents.documents == [Document(f"{path}:1", "one"), Document(f"{path}:3", "two")]
     assert documents.warnings() == ["1 empty text was left out"]
@@ -29,24 +29,24 @@ def test_compressed_files_and_windows_line_ends_are_read(tmp_path):
 
 
 def test_columns_are_selected_by_number_or_name(tmp_path):
-    table = written(tmp_path, "a.csv", 'id,body\n7,"one, two"\n8,"three\nfour"\n')
+    table = write(tmp_path, "a.csv", 'id,body\n7,"one, two"\n8,"three\nfour"\n')
     assert read_documents([table], text="body", name="id").documents == [
         Document("7", "one, two"),
         Document("8", "three\nfour"),
     ]
-    plain = written(tmp_path, "b.tsv", "7\tone\n8\ttwo\n")
+    plain = write(tmp_path, "b.tsv", "7\tone\n8\ttwo\n")
     assert read_documents([plain], text="2", name="1").documents == [
         Document("7", "one"),
         Document("8", "two"),
     ]
-    fields = written(tmp_path, "c.jsonl", '{"text": "one", "meta": {"id": "x"}}\n')
+    fields = write(tmp_path, "c.jsonl", '{"text": "one", "meta": {"id": "x"}}\n')
     assert read_documents([fields], name="meta.id").documents == [Document("x", "one")]
 
 
 def test_each_text_file_of_a_folder_is_a_document(tmp_path):
-    written(tmp_path, "f/b/x.txt", "two\nlines\n")
-    written(tmp_path, "f/a.txt", "one")
-    written(tmp_path, "f/ignored.md", "no")
+    write(tmp_path, "f/b/x.txt", "two\nlines\n")
+    write(tmp_path, "f/a.txt", "one")
+    write(tmp_path, "f/ignored.md", "no")
     assert read_documents([tmp_path / "f"]).documents == [
         Document("a.txt", "one"),
         Document("b/x.txt", "two lines"),
@@ -68,12 +68,12 @@ def test_invalid_utf8_is_counted_or_an_error_if_strict(tmp_path):
 
 
 def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
-    table = written(tmp_path, "a.csv", "id,body\n7,one\n7,two\n")
-    nameless = written(tmp_path, "b.tsv", "x\tone\n\ttwo\n")
+    table = write(tmp_path, "a.csv", "id,body\n7,one\n7,two\n")
+    nameless = write(tmp_path, "b.tsv", "x\tone\n\ttwo\n")
     cases = [
         ([tmp_path / "none.txt"], {}, DataError, "there is no file"),
-        ([written(tmp_path, "empty.txt", "")], {}, DataError, "empty.txt is empty"),
-        ([written(tmp_path, "blank.txt", "\n \n")], {}, DataError, "blank.txt contain no text"),
+        ([write(tmp_path, "empty.txt", "")], {}, DataError, "empty.txt is empty"),
+        ([write(tmp_path, "blank.txt", "\n \n")], {}, DataError, "blank.txt contain no text"),
         ([table], {}, OptionError, "is a comma-separated table; select the text column"),
         (
             [table],
@@ -85,9 +85,9 @@ def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
         ([table], {"text": "0"}, OptionError, "--text counts columns from 1"),
         ([table], {"text": "body", "name": "id"}, DataError, "two documents have the id '7'"),
         ([nameless], {"text": "2", "name": "1"}, DataError, "line 2 of .* has no id in the --id column"),
-        ([written(tmp_path, "l.txt", "x")], {"text": "1"}, OptionError, "is read as plain lines"),
+        ([write(tmp_path, "l.txt", "x")], {"text": "1"}, OptionError, "is read as plain lines"),
         (
-            [written(tmp_path, "d.jsonl", '{"a": 1}\n')],
+            [write(tmp_path, "d.jsonl", '{"a": 1}\n')],
             {},
             DataError,
             "line 1 of .* has no text in the field 'text'",

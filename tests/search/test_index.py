@@ -26,7 +26,7 @@ pytest.importorskip("usearch")
 WIDTH = 16
 
 
-def drawn(n, seed=1):
+def random_vectors(n, seed=1):
     x = np.random.default_rng(seed).standard_normal((n, WIDTH)).astype(np.float32)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
@@ -50,7 +50,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("many", [10_000, 10])
 def test_search_over_changed_segments_matches_brute_force(folder, many):
     """Exact and by HNSW, over two segments, with removed documents."""
-    x, queries = drawn(300), drawn(20, 2)
+    x, queries = random_vectors(300), random_vectors(20, 2)
     # One thread keeps the graph deterministic.
     build_index.add(folder, documents(200), x[:200], min_graph_size=many, threads=1)
     build_index.add(folder, documents(100, 200), x[200:], min_graph_size=many, threads=1)
@@ -67,8 +67,8 @@ def test_search_over_changed_segments_matches_brute_force(folder, many):
 
 
 def test_missing_results_are_minus_one(folder):
-    index = build_index.add(folder, documents(3), drawn(3))
-    numbers, cosines = index.nearest(drawn(2, 5), 10)
+    index = build_index.add(folder, documents(3), random_vectors(3))
+    numbers, cosines = index.nearest(random_vectors(2, 5), 10)
     assert (
         sorted(numbers[0, :3]) == [0, 1, 2]
         and (numbers[:, 3:] == -1).all()
@@ -77,13 +77,13 @@ def test_missing_results_are_minus_one(folder):
 
 
 def test_a_single_query_works_with_hnsw(folder):
-    x = drawn(100)
+    x = random_vectors(100)
     index = build_index.add(folder, documents(100), x, min_graph_size=10, threads=1)
     assert index.nearest(x[42:43], 1)[0].tolist() == [[42]]
 
 
 def test_hnsw_recall_is_above_97_percent():
-    x, queries = drawn(3000), drawn(100, 2)
+    x, queries = random_vectors(3000), random_vectors(100, 2)
     graph = Graph(WIDTH, threads=1)
     graph.add(np.arange(3000), x)
     exact, _ = nearest([(0, x)], queries, 10, np.array([], np.int64))
@@ -91,14 +91,14 @@ def test_hnsw_recall_is_above_97_percent():
     assert np.mean(shares) > 0.97
 
 
-def test_ties_go_to_the_first():
+def test_ties_are_ranked_by_document_order():
     assert top_k(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 2).tolist() == [1, 2]
     same = np.ones((40, 2), np.float32) / np.sqrt(2)
     assert nearest([(0, same[:3]), (3, same[3:])], same[:1], 4, np.array([1]))[0].tolist() == [[0, 2, 3, 4]]
 
 
 def test_bm25_finds_documents_but_not_removed_ones(folder):
-    index = build_index.add(folder, documents(5), drawn(5))
+    index = build_index.add(folder, documents(5), random_vectors(5))
     assert [hit.number for hit in Bm25Search().search(index, ["3"], 5)[0]] == [3]
     index = build_index.remove(folder, ["d3"])
     assert Bm25Search().search(index, ["3"], 5) == [[]]
@@ -107,7 +107,7 @@ def test_bm25_finds_documents_but_not_removed_ones(folder):
 
 @pytest.mark.parametrize("many", [10_000, 10])
 def test_compacting_erases_removed_texts_and_keeps_results(folder, many):
-    x, queries = drawn(60), drawn(8, 2)
+    x, queries = random_vectors(60), random_vectors(8, 2)
     build_index.add(folder, documents(40), x[:40], min_graph_size=many, threads=1)
     build_index.add(
         folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], min_graph_size=many, threads=1
@@ -136,11 +136,11 @@ def test_compacting_erases_removed_texts_and_keeps_results(folder, many):
 
 
 def test_an_index_without_remaining_documents_can_be_compacted(folder):
-    build_index.add(folder, documents(2), drawn(2))
+    build_index.add(folder, documents(2), random_vectors(2))
     build_index.remove(folder, ["d0", "d1"])
     index = build_index.compact(folder)
     assert len(index) == 0 and Bm25Search().search(index, ["text"], 3) == [[]]
-    assert len(build_index.add(folder, documents(1), drawn(1))) == 1
+    assert len(build_index.add(folder, documents(1), random_vectors(1))) == 1
 
 
 def test_hybrid_search_is_reciprocal_rank_fusion(folder):
@@ -185,7 +185,7 @@ def test_another_model_or_vector_width_is_an_error(folder):
 
 
 def test_an_existing_id_is_an_error_or_overwritten(folder):
-    x = drawn(4)
+    x = random_vectors(4)
     build_index.add(folder, documents(3), x[:3])
     with pytest.raises(DataError, match="already contains a document with id 'd1'"):
         build_index.add(folder, [Document("d1", "new")], x[3:])
@@ -220,14 +220,14 @@ build_index.add(folder, [Document(f"n{i}", "new") for i in range(12)], x, min_gr
 @pytest.mark.parametrize("at", [1, 10, 14, 17, 40])
 def test_a_crash_leaves_the_old_index_or_the_new_one(folder, at):
     """The process exits at the n-th fsync; 40 is more than there are."""
-    build_index.add(folder, documents(5), drawn(5))
+    build_index.add(folder, documents(5), random_vectors(5))
     done = subprocess.run([sys.executable, "-c", CRASH, str(at), str(folder)], capture_output=True, text=True)
     assert done.returncode == (9 if at < 40 else 0), done.stderr
     index = Index(folder)
     assert len(index) in (5, 17) and (at < 40 or len(index) == 17)
     assert index.document(0).id == "d0" and len(Bm25Search().search(index, ["text"], 9)[0]) == 5
     index.close()  # files of an open index would be kept
-    index = build_index.add(folder, [Document("after", "a text")], drawn(1, 9))  # deletes leftovers
+    index = build_index.add(folder, [Document("after", "a text")], random_vectors(1, 9))  # deletes leftovers
     expected = {entry["name"] for entry in index.manifest["parts"]} | {index.manifest["graph"]}
     assert {entry.name for entry in folder.iterdir() if entry.is_dir()} == expected - {None}
     assert len(index) in (6, 18)
@@ -261,7 +261,7 @@ def test_a_folder_without_a_valid_index_is_an_error(tmp_path, folder):
 
 
 def test_damaged_files_are_named(folder):
-    index = build_index.add(folder, documents(30), drawn(30), min_graph_size=10)
+    index = build_index.add(folder, documents(30), random_vectors(30), min_graph_size=10)
     part = folder / index.manifest["parts"][0]["name"]
     flip(part / "vectors.npy", -1)
     with pytest.raises(
@@ -272,13 +272,13 @@ def test_damaged_files_are_named(folder):
         (place / "checksums.json").unlink()
     os.truncate(part / "vectors.npy", 100)
     with pytest.raises(FolderError, match=r"vectors.npy cannot be read"):
-        Index(folder).nearest(drawn(1), 1, exact=True)
-    np.save(part / "vectors.npy", drawn(30)[:, :8])
+        Index(folder).nearest(random_vectors(1), 1, exact=True)
+    np.save(part / "vectors.npy", random_vectors(30)[:, :8])
     with pytest.raises(FolderError, match="has vectors of shape"):
-        Index(folder).nearest(drawn(1), 1, exact=True)
+        Index(folder).nearest(random_vectors(1), 1, exact=True)
     (folder / index.manifest["graph"] / "graph.usearch").write_bytes(b"nonsense")
     with pytest.raises(FolderError, match=r"graph.usearch cannot be read"):
-        Index(folder).nearest(drawn(1), 1)
+        Index(folder).nearest(random_vectors(1), 1)
     (part / "documents.jsonl").unlink()
     with pytest.raises(FolderError, match=r"documents.jsonl is missing"):
         Index(folder).document(0)
@@ -286,21 +286,21 @@ def test_damaged_files_are_named(folder):
 
 def test_every_vector_is_found_with_several_threads():
     for seed in range(15):
-        x, graph = drawn(300, seed), Graph(WIDTH, threads=2)
+        x, graph = random_vectors(300, seed), Graph(WIDTH, threads=2)
         graph.add(np.arange(300), x)
         assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.search(x, 10)))
 
 
 @pytest.mark.parametrize("many", [10_000, 10])
 def test_an_open_index_keeps_its_files_while_others_write(folder, many):
-    build_index.add(folder, documents(20), drawn(20), min_graph_size=many, threads=1)
+    build_index.add(folder, documents(20), random_vectors(20), min_graph_size=many, threads=1)
     index = Index(folder)  # opened, but nothing read yet
     build_index.remove(folder, ["d3"])
     assert len(
         build_index.compact(folder, min_graph_size=many, threads=1)
     ) == 19 and build_index.has_stale_files(Index(folder))
     assert (
-        index.nearest(drawn(1), 1)[0].tolist() == [[0]]
+        index.nearest(random_vectors(1), 1)[0].tolist() == [[0]]
         and index.document(3).id == "d3"
         and len(index.bm25_search("number 3", 3)[0]) == 3
     )
@@ -315,7 +315,7 @@ def test_a_missing_usearch_says_what_to_install(monkeypatch):
 
 
 def test_ctrl_c_while_the_graph_is_built_is_a_keyboard_interrupt():
-    x, graph = drawn(200_000), Graph(WIDTH, threads=1)
+    x, graph = random_vectors(200_000), Graph(WIDTH, threads=1)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         graph.add(np.arange(len(x)), x)

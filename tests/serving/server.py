@@ -1,4 +1,4 @@
-"""A real server on a real port, in a thread of the test or as `regard serve`, and a plain client."""
+"""A server on a local port, in a thread of the test or as `regard serve`, and an HTTP client."""
 
 import contextlib
 import http.client
@@ -20,8 +20,7 @@ TRANSFORMER = {"kind": "transformer", **LAYER}
 
 
 def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
-    """A model folder with drawn weights: it translates every line to something, and always to the same.
-    Loaded in float64."""
+    """Write a model folder with random weights and load it in float64."""
     tokenizer = Tokenizer.train(LINES, "character", 60)
     config = AutoregressiveOptions.model_validate(
         {"dim": 32, "encoder": encoder, "decoder": decoder}
@@ -35,7 +34,7 @@ def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
 
 
 class Client:
-    """Asks one server, each time over a new connection unless `keep` holds one."""
+    """A client of one server; every request uses a new connection unless `keep` is one."""
 
     def __init__(self, where):
         self.host, self.port = urlsplit(where).hostname, urlsplit(where).port
@@ -56,7 +55,7 @@ class Client:
         return self.raw("GET", path, None, headers)
 
     def post(self, path, body, headers=None, keep=None):
-        """The status and the JSON that came back."""
+        """Send JSON; return status and JSON of the response."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, _, answer = self.raw(
             "POST", path, data, {"content-type": "application/json", **(headers or {})}, keep
@@ -66,7 +65,7 @@ class Client:
 
 @contextlib.contextmanager
 def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
-    """A client of a server in this process, which is drained in the end."""
+    """Run a server in this process and yield its client; the server is drained at the end."""
     sock = server.bind("127.0.0.1", port)
     started = threading.Event()
     made = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
@@ -86,8 +85,9 @@ def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
 
 @contextlib.contextmanager
 def process(*args, env=None, files=None):
-    """`regard serve` as a user starts it, once it says where it answers: its process and a client. `files`
-    is its ulimit -n."""
+    """Start `regard serve` and yield its process and a client once it prints its address; `files` is its
+    ulimit -n.
+    """
     limit = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
     started = subprocess.Popen(
         [*limit, sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],

@@ -17,7 +17,7 @@ TOKEN = "abcdefghijklmnop-1234"
         ("localhost.evil.example", False), ("", False),
     ],
 )  # fmt: skip
-def test_loopback_means_this_machine_alone(host, loopback):
+def test_loopback_addresses_are_recognised(host, loopback):
     assert is_loopback(host) is loopback
 
 
@@ -56,14 +56,14 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:80", "[::1]:8000", "[::1]"])
-def test_without_a_token_loopback_names_are_answered(host):
+def test_without_a_token_loopback_host_names_are_accepted(host):
     assert Authentication(None, "127.0.0.1").check(host, None) is True
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example:8000", "", "192.168.0.7", "127.0.0.1.evil.example", "[::2]:1", "localhost@evil"]
 )
-def test_without_a_token_other_names_are_not(host):
+def test_without_a_token_other_host_names_are_refused(host):
     with pytest.raises(RequestError, match="localhost only") as refused:
         Authentication(None, "127.0.0.1").check(host, None)
     assert refused.value.status == 421

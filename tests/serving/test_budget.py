@@ -18,7 +18,7 @@ from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Translate
 from tests.serving.server import process, running, write_model
 from tests.serving.test_metrics import value
-from tests.serving.test_routes import in_background, shown, until
+from tests.serving.test_routes import as_json, in_background, until
 
 LONG = {"text": "ein Hund " * 60, "min_length": 1000, "max_length": 1024, "beam": 4}  # about 1000 steps
 TOO_MUCH = "more than 2,000,000 rows × steps"
@@ -46,7 +46,7 @@ def client(model):
 
 
 class Counting(GenerationService):
-    """Counts the rows of all steps, and can hold each of them back."""
+    """Counts the rows of all steps, and can block every step."""
 
     def __init__(self, *args, **kwargs):
         self.steps, self.go = 0, threading.Event()
@@ -79,7 +79,7 @@ class Counting(GenerationService):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "says"),
+    ("path", "body", "message"),
     [
         ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, TOO_MUCH),
         ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, TOO_MUCH),
@@ -95,11 +95,11 @@ class Counting(GenerationService):
         ("/attention", {"text": "x" * 1500, "max_length": 1}, "at most 4,000,000 are sent"),
     ],
 )  # fmt: skip
-def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, body, says):
+def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, body, message):
     before = client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
     status, answer = client.post(path, body)
     assert status == 422
-    assert says in answer["error"]
+    assert message in answer["error"]
     assert len(answer["error"]) < 300 and "\n" not in answer["error"]
     assert (
         before
@@ -107,7 +107,7 @@ def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, p
     )
 
 
-def test_the_limits_are_the_owners(model):
+def test_request_limits_are_those_of_the_service(model):
     service = GenerationService(model, "small", RequestLimits(work=100, tokens=30), workers=1)
     service.check(Translate(max_length=25, beam=4), ["a"])
     with pytest.raises(RequestError, match="more than 100 rows × steps"):
@@ -146,7 +146,7 @@ def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_an
     service = Counting(model, "small", workers=1)
     options = {"max_length": 40, "min_length": 30, "beam": 2}
     searched = {"constraints": Constraints(min_length=30), "limits": Limits(max_length=40)}
-    expected = [shown(t) for t in translate(["Wolken!"], model, beam=2, **searched)]
+    expected = [as_json(t) for t in translate(["Wolken!"], model, beam=2, **searched)]
     with running(service, log=True) as client:
         first = in_background(
             lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3})

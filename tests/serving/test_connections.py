@@ -73,7 +73,7 @@ def test_more_connections_than_open_files_do_not_block_others_and_log_little(tmp
     assert len(err) < 2000
 
 
-def test_a_connection_with_a_request_is_not_the_one_to_go(model):
+def test_a_connection_with_a_request_is_never_closed_for_another(model):
     from tests.serving.test_routes import Slow
 
     service = Slow(model, "small", RequestLimits(connections=3), workers=1)
@@ -90,12 +90,12 @@ def test_a_connection_with_a_request_is_not_the_one_to_go(model):
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
-def test_a_header_that_does_not_come_ends_the_connection(model, sent):
+def test_a_connection_without_a_complete_header_is_closed(model, sent):
     with running(GenerationService(model, "small", RequestLimits(idle=0.2), workers=1)) as client:
         assert closed(silent(client, 1, sent)[0])
 
 
-def test_bytes_one_by_one_do_not_keep_a_connection_open(model):
+def test_a_slow_header_does_not_keep_a_connection_open(model):
     with running(GenerationService(model, "small", RequestLimits(idle=0.5), workers=1)) as client:
         sock = silent(client, 1, b"GET /health HTTP/1.1\r\n")[0]
         sock.settimeout(0.05)
@@ -122,7 +122,7 @@ def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
         assert closed(kept.sock)
 
 
-def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
+def test_a_slow_response_may_take_longer_than_the_idle_limit(model):
     from tests.serving.test_routes import Slow
 
     service = Slow(model, "small", RequestLimits(idle=0.2), workers=1)
@@ -190,7 +190,7 @@ def test_errors_of_the_loop_are_one_line(capsys):
     )
 
 
-def test_fewer_open_files_mean_fewer_connections():
+def test_the_limit_of_open_files_limits_connections():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
         "from regard.serving.connections import max_connections; from regard.serving.log import Log\n"

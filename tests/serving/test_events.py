@@ -55,7 +55,7 @@ def events(client, request):
     ],
 )
 @pytest.mark.parametrize("text", ["ein Hund läuft", LONG])
-def test_one_text_comes_token_by_token_and_is_the_answer_that_is_not_streamed(client, text, options):
+def test_the_streamed_tokens_of_one_text_join_to_the_plain_response(client, text, options):
     request = {"text": text, **options}
     full = client.post("/translate", request)[1]["translations"][0]
     assert ("parts" in full) == (text == LONG)
@@ -76,16 +76,16 @@ def test_one_text_comes_token_by_token_and_is_the_answer_that_is_not_streamed(cl
         {"texts": []},
     ],
 )
-def test_several_texts_and_beams_come_as_finished_translations_in_order(client, body):
+def test_several_texts_and_beams_are_streamed_as_finished_translations_in_order(client, body):
     full = client.post("/translate", body)[1]["translations"]
     status, answer = events(client, body)
     assert status == 200 and answer.pop() == ("done", {})
     assert answer == [("", {"index": i, **item}) for i, item in enumerate(full)]
 
 
-def test_translations_are_sent_before_the_last_is_there(model):
+def test_translations_are_sent_before_the_last_is_computed(model):
     class Held(GenerationService):
-        """Holds the batches after the first."""
+        """Blocks all batches after the first."""
 
         def _work(self, options, texts, cancelled):
             assert not begun.is_set() or go.wait(20)
@@ -128,11 +128,11 @@ def test_a_client_that_leaves_frees_the_queue(model):
         until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         go.set()
         until(lambda: service.batcher.waiting == 0)
-        assert gone == [[True]]  # the others were never begun
+        assert gone == [[True]]  # the others were never started
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ({"text": "a", "to": "fr"}, "translates into 'de' only, got to='fr'"),
         ({"texts": ["a"], "to": "fr"}, "translates into 'de' only, got to='fr'"),
@@ -142,12 +142,12 @@ def test_a_client_that_leaves_frees_the_queue(model):
         ({"text": "a", "prefix": "@"}, "not in the vocabulary"),
     ],
 )
-def test_invalid_requests_are_refused_before_anything_is_sent(client, body, says):
+def test_invalid_requests_are_refused_before_anything_is_sent(client, body, message):
     status, answer = (
         events(client, {**body}) if body.get("stream") is None else client.post("/translate", body)
     )
     assert status == 422
-    assert says in answer["error"]
+    assert message in answer["error"]
 
 
 def test_the_description_names_streams(client):
@@ -157,7 +157,7 @@ def test_the_description_names_streams(client):
     assert fields["stream"]["default"] is False and "to" in fields
 
 
-def test_every_answer_is_reported_as_soon_as_it_is_computed():
+def test_every_result_is_reported_as_soon_as_it_is_computed():
     messages = []
     batcher = Batcher(
         lambda options, texts, cancelled: [text.upper() for text in texts],

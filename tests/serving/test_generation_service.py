@@ -43,7 +43,7 @@ def events(client, request):
     return results, "".join(data["text"] for kind, data in results if not kind)
 
 
-def test_texts_are_those_of_the_python_call(model, client):
+def test_generated_texts_equal_those_of_the_python_call(model, client):
     sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
     drawn = generate(
         ["ein"],
@@ -74,14 +74,14 @@ def test_a_stream_is_the_same_text_piece_by_piece(client):
     assert events(client, greedy)[1] == client.post("/generate", greedy)[1]["texts"][0]["text"]
 
 
-def test_draws_without_a_seed_differ_streamed_or_not(client):
+def test_samples_without_a_seed_differ_streamed_or_not(client):
     request = {"prompt": "a", "max_length": 20, "sample": {"temperature": 3.0}}
     assert client.post("/generate", request) != client.post("/generate", request)
     assert events(client, request)[1] != events(client, request)[1]
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ({"prompt": 3}, "prompt is 3, and must be text"),
         ({"stream": True, "beam": 2}, "leave out stream"),
@@ -90,10 +90,10 @@ def test_draws_without_a_seed_differ_streamed_or_not(client):
         ({"text": "a"}, "there is no field 'text'"),
     ],
 )
-def test_invalid_prompts_are_refused_before_anything_is_sent(client, body, says):
+def test_invalid_prompts_are_refused_before_anything_is_sent(client, body, message):
     status, answer = client.post("/generate", body)
     assert status == 422
-    assert says in answer["error"]
+    assert message in answer["error"]
 
 
 def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
@@ -150,14 +150,14 @@ def test_attention_of_a_text_equals_attention_maps(model, client):
     assert client.post("/attention", {"text": ""})[1]["attention"] == []
 
 
-def test_attention_that_would_fill_the_memory_is_refused_before_it_does(model):
+def test_attention_that_needs_too_much_memory_is_refused(model):
     with running(GenerationService(model, "small", RequestLimits(weights=1000), workers=1)) as client:
         status, answer = client.post("/attention", {"text": "x" * 500})
         assert status == 422
         assert "at most 1,000 are sent" in answer["error"]
 
 
-def test_a_language_model_does_not_translate(client):
+def test_a_language_model_refuses_to_translate(client):
     status, answer = client.post("/translate", {"text": "a"})
     assert status == 404
     assert "this server has a language model" in answer["error"]

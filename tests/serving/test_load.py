@@ -1,4 +1,4 @@
-"""Tests of the whole server under load."""
+"""Tests of the server under load."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ def sentences(count):
 
 
 def load_with(client, requests, connections):
-    """Every request over one of some connections that stay open; the answers by the request's number."""
+    """Send all requests over a few persistent connections; return responses by index, and the seconds."""
     result, todo, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
 
     def work():

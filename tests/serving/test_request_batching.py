@@ -12,8 +12,7 @@ from tests.serving.test_metrics import value
 
 
 class Worker:
-    """Answers each text with itself turned round; holds still until `go` is set, and notes what came
-    together."""
+    """Reverses each text, waits for `go`, and records the batches."""
 
     def __init__(self, open=True):
         self.go = threading.Event()
@@ -36,7 +35,7 @@ def batcher(work, tokens=100, queue=100, workers=1, metrics=None):
 
 
 def held(work, pool):
-    """A first request that occupies the only worker, so that what follows has to wait."""
+    """Occupy the only worker with a first request, so that later requests wait."""
     first = pool.submit("first", ["x"])
     while pool.waiting:
         time.sleep(0.001)
@@ -79,11 +78,11 @@ def test_an_error_in_one_request_does_not_affect_the_others():
     assert also.result(10) == ["a:xis"]
     with pytest.raises(ValueError, match="bad text"):
         bad.result(10)
-    assert pool.submit("a", ["more"]).result(10) == ["a:erom"]  # the worker lives
+    assert pool.submit("a", ["more"]).result(10) == ["a:erom"]  # the worker still runs
     pool.close()
 
 
-def test_a_text_whose_cost_raises_fails_alone():
+def test_an_error_in_the_cost_of_a_text_affects_only_that_text():
     def cost(_, text):
         if text == "bad":
             raise ValueError("no cost")
@@ -137,7 +136,7 @@ def test_closing_finishes_accepted_texts_and_refuses_new_ones():
     assert refused.value.status == 503
 
 
-def test_no_texts_are_answered_by_none():
+def test_a_request_without_texts_gets_no_results():
     pool = batcher(Worker())
     assert pool.submit("a", []).result(0) == []
     pool.close()
@@ -168,7 +167,7 @@ def test_many_threads_and_workers_lose_nothing():
     assert value(metrics, "regard_batch_texts_sum") == 800
 
 
-def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker():
+def test_too_few_results_are_an_error_and_the_worker_continues():
     pool = Batcher(
         lambda _, texts, cancelled: [text for text in texts if text != "lost"],
         lambda *_: 1,
@@ -181,9 +180,9 @@ def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker(
     pool.close()
 
 
-def test_an_answer_that_the_deadline_cut_short_is_an_error():
+def test_a_result_cut_off_by_the_deadline_is_an_error():
     def work(options, texts, cancelled):
-        while not cancelled[0]():  # as a search, which stops at the first step after the deadline
+        while not cancelled[0]():  # like a search, which stops at the first step after the deadline
             time.sleep(0.001)
         return ["incomplete" for _ in texts]
 

@@ -39,8 +39,8 @@ def client(model):
         yield running_client
 
 
-def shown(result):
-    """A translation as the server tells it."""
+def as_json(result):
+    """A translation in the JSON format of the server."""
     many = [
         {
             "text": h.text,
@@ -86,7 +86,7 @@ def shown(result):
 def test_translations_are_those_of_the_python_call(model, client, body, options):
     expected = translate(TEXTS, model, **options)
     status, answer = client.post("/translate", {"texts": TEXTS, **body})
-    assert (status, answer) == (200, {"translations": [shown(t) for t in expected]})
+    assert (status, answer) == (200, {"translations": [as_json(t) for t in expected]})
 
 
 def test_one_text_is_a_list_of_one(client):
@@ -96,7 +96,7 @@ def test_one_text_is_a_list_of_one(client):
     assert client.post("/translate", {"texts": []}) == (200, {"translations": []})
 
 
-def test_draws_without_a_seed_differ(client):
+def test_samples_without_a_seed_differ(client):
     request = {"text": "zwei Hunde laufen", "sample": {}}
     assert client.post("/translate", request) != client.post("/translate", request)
 
@@ -123,11 +123,11 @@ def test_attention_of_a_given_translation_and_of_one_kind(client):
     assert answer["attention"][0]["columns"][-1] == "</s>"
 
 
-def test_attention_of_nothing_is_no_matrices(client):
+def test_attention_of_an_empty_text_has_no_matrices(client):
     assert client.post("/attention", {"text": ""}) == (200, {"text": "", "score": None, "attention": []})
 
 
-def test_health_and_page_and_description(client):
+def test_health_index_page_and_description_are_served(client):
     status, headers, body = client.get("/health")
     assert (status, json.loads(body)) == (
         200,
@@ -153,7 +153,7 @@ def test_health_and_page_and_description(client):
     assert "$defs" not in json.dumps(described["paths"])
 
 
-def test_metrics_count_what_happened(client):
+def test_metrics_count_requests_and_texts(client):
     before = parse(client.get("/metrics")[2].decode())
     client.post("/translate", {"texts": ["ein Hund", "Wolken!"]})
     client.post("/translate", {"text": 3})
@@ -215,12 +215,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "says"), BAD, ids=[says[:40] for _, says in BAD])
-def test_an_invalid_request_is_one_sentence(client, body, says):
+@pytest.mark.parametrize(("body", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_an_invalid_request_is_an_error_of_one_sentence(client, body, message):
     status, answer = client.post("/translate", body)
     assert status == 422
     assert list(answer) == ["error"]
-    assert says in answer["error"]
+    assert message in answer["error"]
     assert len(answer["error"]) < 400
     assert "\n" not in answer["error"]
 
@@ -239,7 +239,7 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_content_length(cli
         {"error": "the request has more than 1,048,576 bytes; send fewer texts at once"},
     )
 
-    connection = client.connect()  # chunked: its length is known only when it has come
+    connection = client.connect()  # chunked: the length is unknown until the end
     connection.request(
         "POST",
         "/translate",
@@ -251,7 +251,7 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_content_length(cli
     connection.close()
 
 
-def test_addresses_methods_and_content_types_are_named(client):
+def test_errors_name_wrong_addresses_methods_and_content_types(client):
     status, _, body = client.get("/translat")
     assert status == 404
     assert "this server has a translator" in json.loads(body)["error"]
@@ -261,7 +261,7 @@ def test_addresses_methods_and_content_types_are_named(client):
     assert client.post("/generate", {"prompt": "a"})[0] == 404
     status, _, body = client.raw(
         "POST", "/translate", b'{"text": "a"}', {"content-type": "text/plain"}
-    )  # all a foreign page can send
+    )  # the only content types that another web page can send
     assert (status, json.loads(body)["error"]) == (
         415,
         "the content type is 'text/plain', and must be application/json",
@@ -304,7 +304,7 @@ def test_without_the_token_only_health_answers(model):
 
 
 class Slow(GenerationService):
-    """Hold every batch until the test releases it."""
+    """Block every batch until the test releases it."""
 
     def __init__(self, *args, **kwargs):
         self.started, self.go = threading.Event(), threading.Event()
@@ -323,9 +323,9 @@ def in_background(call):
     return thread, results
 
 
-def until(true):
+def until(condition):
     deadline = time.monotonic() + 20
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -372,7 +372,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     long, short = answer["translations"]
     assert long["text"] == f"{parts[0]} {parts[1]}\n{parts[2]}" and long["parts"] == 3
     assert long["log_p"] == pytest.approx(sum(p.hypotheses[0].log_p for p in parts), abs=1e-5)
-    assert short == shown(parts[0])
+    assert short == as_json(parts[0])
 
 
 def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
@@ -440,7 +440,7 @@ def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
 def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
     service = Slow(model, "small", workers=1)
     texts = [["Hund", "Hunde laufen", "ein kleiner Hund", "Wolken"][i % 4] + "!" * (i % 5) for i in range(24)]
-    expected = [shown(t) for t in translate(texts, model)]
+    expected = [as_json(t) for t in translate(texts, model)]
     with running(service) as client:
         pending = [
             in_background(lambda text=text: client.post("/translate", {"text": text})) for text in texts

@@ -42,7 +42,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     "by", ["hybrid", pytest.param("vectors", marks=SLOW), pytest.param("bm25", marks=SLOW)]
 )
-def test_answers_are_those_of_the_command(place, by):
+def test_search_results_equal_those_of_the_command(place, by):
     questions = ["a cat on a mat", "moon"]
     lines = regard("search", place / "i.index", *questions, "--by", by, "-k", 3, "--json").splitlines()
     with process(place / "i.index") as (_, client):
@@ -67,23 +67,23 @@ def test_answers_are_those_of_the_command(place, by):
             }  # fmt: skip
 
 
-def test_wrong_questions_are_one_sentence_and_the_description_is_true(place):
+def test_wrong_questions_are_errors_of_one_sentence_and_the_description_is_true(place):
     with running(SearchService(Index(place / "i.index"), embedder(), "i", workers=1)) as client:
-        for request, says in (
+        for request, message in (
             ({"text": "a", "count": 0}, "count is 0, and must be at least 1"),
             ({"text": "a", "by": "words"}, "by is 'words', and must be one of 'hybrid', 'vectors' or 'bm25'"),
             ({"query": "a"}, "there is no field 'query'"),
             ({}, "give either text"),
         ):
             status, answer = client.post("/search", request)
-            assert status == 422 and says in answer["error"]
+            assert status == 422 and message in answer["error"]
         assert client.post("/embed", {"text": "a"})[0] == 404
         described = json.loads(client.get("/openapi.json")[2])
         assert set(described["paths"]) == {"/search", "/health", "/metrics"}
         assert "/search" in client.get("/docs")[2].decode()
 
 
-def test_another_model_than_the_index_s_own_is_refused(place):
+def test_a_model_other_than_that_of_the_index_is_refused(place):
     with pytest.raises(FolderError, match="was built with another model"):
         SearchService(Index(place / "i.index"), embedder(seed=2), "i")
 

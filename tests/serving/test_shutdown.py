@@ -50,7 +50,7 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         status, _, body = client.get("/health")
         assert (status, json.loads(body)["status"]) == (503, "draining")
         assert b"regard_ready 0" in client.get("/metrics")[2]
-        time.sleep(0.3)  # a few turns of the loop: it must not end before they are answered
+        time.sleep(0.3)  # the event loop must not end before they are answered
         assert client.get("/health")[0] == 503
         slow.go.set()
         for thread, result in accepted:
@@ -92,7 +92,7 @@ def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
     assert err == "regard: finishing accepted requests; press again to stop at once\nregard: stopped\n"
 
 
-def test_a_port_that_is_taken_is_one_sentence():
+def test_a_port_that_is_taken_is_an_error_of_one_sentence():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -105,12 +105,12 @@ def test_a_port_that_is_taken_is_one_sentence():
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "8.8.8.8", "a" * 300, ".."])
-def test_an_address_that_is_not_ours_is_one_sentence(host):
+def test_an_address_that_is_not_ours_is_an_error_of_one_sentence(host):
     with pytest.raises(OptionError, match="is not an address of this machine"):
         server.bind(host, 0)
 
 
-def test_an_address_is_written_as_one_asks_for_it():
+def test_the_printed_address_is_the_one_to_request():
     with server.bind("localhost", 0) as sock:
         assert server.address(sock).startswith("http://127.0.0.1:")
         assert Client(server.address(sock)).port == sock.getsockname()[1]

@@ -119,7 +119,7 @@ def test_embed_gives_vectors_of_length_one(tmp_path):
         assert np.allclose(np.linalg.norm(answer["embeddings"], axis=1), 1, atol=1e-5)
 
 
-def test_docs_are_a_page_without_anything_from_elsewhere(classifier):
+def test_the_docs_page_loads_nothing_from_other_hosts(classifier):
     with serving(classifier)[1] as client:
         for path in ("/", "/docs"):
             status, headers, body = client.get(path)
@@ -133,7 +133,7 @@ def test_docs_are_a_page_without_anything_from_elsewhere(classifier):
         assert "Labels" in described["components"]["schemas"]
 
 
-def test_docs_of_a_translator(tmp_path):
+def test_the_docs_of_a_translator_describe_its_routes(tmp_path):
     torch.manual_seed(3)
     write_model(tmp_path)
     with serving(tmp_path)[1] as client:
@@ -146,7 +146,7 @@ def test_the_command_serves_a_classifier(classifier):
         assert client.post("/classify", {"text": "fine"})[0] == 200
 
 
-def test_a_shortlist_is_for_models_that_write(classifier):
+def test_a_shortlist_for_a_classifier_is_refused(classifier):
     command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0

@@ -69,16 +69,16 @@ def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["iobes", "io"])
 def test_another_tagging_scheme_has_the_same_scores(tmp_path: Path, scheme: str) -> None:
-    given = recipe(tmp_path)
-    given["data"]["scheme"] = scheme
-    done = train(given, folder=tmp_path / "run", quiet=True)
+    changed = recipe(tmp_path)
+    changed["data"]["scheme"] = scheme
+    done = train(changed, folder=tmp_path / "run", quiet=True)
     model: Any = load(done.folder)
     assert model.scheme.name == scheme.upper()
     assert done.scores["test"]["f1"] > 0.95
 
 
 def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
-    uninterrupted = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
+    uninterrupted = train(recipe(tmp_path), folder=tmp_path / "uninterrupted", quiet=True)
     train(recipe(tmp_path, training__steps=20), folder=tmp_path / "half", quiet=True)
     resume(tmp_path / "half", overrides=["training.steps=40"], quiet=True)
     assert tiny.differences(tmp_path / "half", uninterrupted.folder) == []
@@ -101,7 +101,9 @@ def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
         ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
     ],
 )
-def test_contradicting_keys_are_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_contradicting_keys_are_errors_of_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         train(recipe(tmp_path, **changes), folder=tmp_path / "run", quiet=True)
 
@@ -116,18 +118,18 @@ def test_character_features_and_no_smoothing_are_the_defaults(tmp_path: Path) ->
 
 
 def test_invalid_tags_are_an_error_and_repaired_on_request(tmp_path: Path) -> None:
-    given = recipe(tmp_path, training__steps=6, training__validate_every=6)
+    changed = recipe(tmp_path, training__steps=6, training__validate_every=6)
     path = tmp_path / "train.conll"
     path.write_text(path.read_text(encoding="utf-8").replace("B-LOC", "I-LOC", 1), encoding="utf-8")
     with pytest.raises(DataError, match="line 6, column 2 of .*train.conll: I-LOC cannot follow O in BIO"):
-        train(given, folder=tmp_path / "run", quiet=True)
-    given["data"]["repair"] = True
-    assert train(given, folder=tmp_path / "repaired", quiet=True).finished
+        train(changed, folder=tmp_path / "run", quiet=True)
+    changed["data"]["repair"] = True
+    assert train(changed, folder=tmp_path / "repaired", quiet=True).finished
 
 
 def test_a_tagger_is_estimated(tmp_path: Path) -> None:
-    given = recipe(tmp_path)
-    given["model"] = {**MODEL, "recall": 1.0, "constrain": True}
-    estimated = estimate(given)
+    changed = recipe(tmp_path)
+    changed["model"] = {**MODEL, "recall": 1.0, "constrain": True}
+    estimated = estimate(changed)
     assert set(estimated.parameters) == {"source", "characters", "encoder", "output", "crf"}
     assert estimated.flops_per_token > 0

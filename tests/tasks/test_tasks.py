@@ -1,5 +1,5 @@
 """Tests of task.py, text_task.py, text_classification.py, text_embedding.py, machine_translation.py and
-language_modeling.py: classifiers from recipe to evaluation, and tasks of one's own.
+language_modeling.py: classifiers from recipe to evaluation, and user-defined tasks.
 """
 
 import copy
@@ -188,7 +188,7 @@ def test_word_vectors_of_another_width_or_language_are_refused(files, tmp_path):
         ({"task": "clasify"}, "task is 'clasify', and must be .* did you mean 'classify'"),
     ],
 )  # fmt: skip
-def test_keys_that_the_task_does_not_support_are_one_sentence(changes, message):
+def test_keys_that_the_task_does_not_support_are_errors_of_one_sentence(changes, message):
     with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
         load_recipe(
             {"task": "classify", "data": {"corpus": "sst2"}, "tokenizer": {"kind": "word"}, **changes}

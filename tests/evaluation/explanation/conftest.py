@@ -1,4 +1,4 @@
-"""Short translations: tiny models with drawn weights rarely end a sentence."""
+"""Limit the length of translations: tiny models with random weights rarely end a sentence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tiny models of every kind, with weights set or drawn."""
+"""Tiny models of every kind, with given or random weights."""
 
 import torch
 
@@ -17,7 +17,7 @@ def word_tokenizer():
 
 
 def classifier(encoder="embedding", pooling=POOLING, *, labels=("no", "yes"), dim=8, seed=0):
-    """A classifier with drawn weights."""
+    """A classifier with random weights."""
     source, target = word_tokenizer(), Tokenizer.labels(list(labels))
     encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
     config = {"kind": "classifier", "dim": dim, "dropout": 0.0, "encoder": encoder, "pooling": pooling}
@@ -71,7 +71,7 @@ def _with_tokenizers(config, source, target, seed):
         model = build(config, None if source is None else len(source), len(target)).eval()
         for p in model.parameters():
             if p.ndim > 1:
-                p.data.mul_(2)  # weights that differ, outputs that are not certain
+                p.data.mul_(2)  # attention that is not uniform, outputs that are not certain
     model.source_tokenizer, model.target_tokenizer, model.card = source, target, {}
     return model
 

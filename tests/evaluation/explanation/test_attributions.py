@@ -57,8 +57,8 @@ def test_gradient_times_input_by_hand():
     p = (W @ (attention @ (values + V.bias.detach().double())) + b).softmax(-1)
     best = int(p.argmax())
     expected = attention * p[best] * (values @ (W[best] - p @ W))
-    found = gradient_times_input(probe_of(model))
-    torch.testing.assert_close(found, expected[:5].abs(), atol=1e-6, rtol=1e-4)
+    computed = gradient_times_input(probe_of(model))
+    torch.testing.assert_close(computed, expected[:5].abs(), atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_integrated_gradients_sum_to_the_difference_of_outputs(encoder):
     with torch.no_grad(), probe.explained.vectors(zero):
         start = probe.output(probe.ids)[0, probe.predicted]
     expected = float(probe.distribution[probe.predicted] - start)
-    found = float(integrated_gradients(probe, 256).sum())
-    assert found == pytest.approx(expected, abs=2e-3) and abs(expected) > 1e-3
+    computed = float(integrated_gradients(probe, 256).sum())
+    assert computed == pytest.approx(expected, abs=2e-3) and abs(expected) > 1e-3
 
 
 def test_attention_of_pooling_is_the_mean_of_heads_and_queries():
@@ -176,7 +176,7 @@ def test_a_text_without_tokens_is_refused(make):
             probe_of(make(), text)
 
 
-def test_an_unknown_attention_names_what_there_is():
+def test_the_error_for_an_unknown_attention_lists_the_available_ones():
     with pytest.raises(OptionError, match=r"matches none of pooling\.attention\.cross"):
         probe_of(small_models.classifier(), attention="decoder.*")
 
@@ -194,7 +194,7 @@ def test_one_token_has_figures_without_a_rank_correlation():
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart"])
-def test_hugging_face_models(kind):
+def test_hugging_face_models_can_be_explained(kind):
     hf = pytest.importorskip("transformers")
     regard.huggingface.register()
     torch.manual_seed(0)

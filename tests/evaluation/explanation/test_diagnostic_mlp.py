@@ -10,7 +10,7 @@ from tests.evaluation.explanation.small_models import WORDS
 
 
 def texts_and_labels(count, seed):
-    """The label is decided by the word of highest number; the others are noise."""
+    """The word with the highest id determines the label; the others are noise."""
     draw = torch.Generator().manual_seed(seed)
     texts, labels = [], []
     for _ in range(count):
@@ -23,7 +23,7 @@ def texts_and_labels(count, seed):
 def test_weights_that_point_at_the_deciding_word_help():
     model = small_models.exposed_classifier()
     with torch.no_grad():
-        model.pooling.query.copy_(torch.tensor([[60.0, 0.0]]))  # nearly all weight on the highest number
+        model.pooling.query.copy_(torch.tensor([[60.0, 0.0]]))  # nearly all weight on the highest id
     train, test = texts_and_labels(300, 0), texts_and_labels(200, 1)
     result = diagnostic_mlp(model, train, test, repeats=1, epochs=12)
     assert result.means["model"] > 0.95 and result.means["model"] > result.means["uniform"] + 0.05

@@ -97,11 +97,11 @@ def test_removed_weights_are_rescaled():
 def test_a_long_text_runs_in_parts_with_the_same_figures(monkeypatch):
     model = small_models.classifier(BILSTM)
     measures = ["uniform", "flips", "adversary", "erasure"]
-    whole = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0]
+    full = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0]
     monkeypatch.setattr(probes, "BATCH_WEIGHTS", 12)  # two copies of six weights
     assert probe_of(model).batch == 2
     parts = faithfulness(model, TEXT, measures=[*measures, "permuted"], options=QUICK).examples[0]
-    for name, value in whole.figures.items():
+    for name, value in full.figures.items():
         assert parts.figures[name] == pytest.approx(value, abs=1e-5)
     assert 0 < parts.figures["change_permuted"] < 1
 
@@ -131,22 +131,22 @@ def test_the_gradient_of_weights_by_finite_differences():
     model = small_models.classifier(BILSTM, labels=("a", "b", "c"))
     probe = probe_of(model)
     name, weights = next(iter(probe.weights.items()))
-    found, step = weight_gradient(probe), 1e-3
+    gradient, step = weight_gradient(probe), 1e-3
     for at in range(5):
         changed = weights.clone()
         changed[..., at] += step
         with torch.no_grad(), regard.intervene(model, {name: Weights(changed)}):
             p = model(probe.ids).double().softmax(-1)[0, probe.predicted]
         slope = float(p - probe.distribution[probe.predicted]) / step
-        assert float(found[at]) == pytest.approx(abs(slope * float(weights[..., at])), abs=2e-4)
+        assert float(gradient[at]) == pytest.approx(abs(slope * float(weights[..., at])), abs=2e-4)
 
 
 def test_adversarial_attention_is_close_to_the_best_of_a_grid():
     model = small_models.exposed_classifier()
     probe = probe_of(model, "two five")
     own = next(iter(probe.weights.values()))[0, 0]  # two words, EOS
-    found = adversarial_attention(probe, steps=60)
-    assert found.change <= 0.01
+    adversary = adversarial_attention(probe, steps=60)
+    assert adversary.change <= 0.01
     best = 0.0
     for i, j in product(range(101), repeat=2):
         if i + j <= 100:
@@ -154,11 +154,11 @@ def test_adversarial_attention_is_close_to_the_best_of_a_grid():
             p = torch.sigmoid(3 * other[:2].sum())
             if abs(float(p - probe.distribution[1])) <= 0.01:
                 best = max(best, float(jensen_shannon(other, own)))
-    assert found.divergence == pytest.approx(best, abs=0.03) and best > 0.1
-    (weights,) = found.weights.values()
+    assert adversary.divergence == pytest.approx(best, abs=0.03) and best > 0.1
+    (weights,) = adversary.weights.values()
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
         output = model(probe.ids).double().softmax(-1)[0]
-    assert float(total_variation(output, probe.distribution)) == pytest.approx(found.change, abs=1e-6)
+    assert float(total_variation(output, probe.distribution)) == pytest.approx(adversary.change, abs=1e-6)
 
 
 MODELS = {
@@ -177,7 +177,7 @@ def test_every_measure_runs_on_every_kind_of_model(kind):
     result = faithfulness(model, [TEXT, "two", "four two eight"], options=QUICK)
     again = faithfulness(model, ["four two eight"], options=QUICK)
     assert [len(example.attention) for example in result.examples] == [5, 1, 3]
-    assert again.examples[0] == result.examples[2]  # a text has the same figures in any company
+    assert again.examples[0] == result.examples[2]  # the figures of a text do not depend on the other texts
     assert set(result.means) <= set(FIGURES) and result.means["change_uniform"].count == 3
     assert 0 <= result.means["adversarial_change"].value <= 0.01
     assert ("tau_rollout_gradient" in result.means) == (kind != "embedding")
@@ -251,5 +251,5 @@ def test_figures_on_a_gpu_are_those_on_a_cpu(kind):
     assert on_gpu.prediction == on_cpu.prediction
     assert on_gpu.attention == pytest.approx(on_cpu.attention, abs=1e-5)
     for name, value in on_cpu.figures.items():
-        wide = name.startswith("adversarial")  # a search: small differences grow
+        wide = name.startswith("adversarial")  # a search amplifies small differences
         assert on_gpu.figures[name] == pytest.approx(value, abs=0.1 if wide else 1e-3, nan_ok=True), name

@@ -35,7 +35,7 @@ def test_the_maximum_flow_is_the_smallest_cut():
             network.add_edge(*edge)
         expected = smallest_cut(edges, nodes, 0, nodes - 1)
         assert network.max_flow(0, nodes - 1) == pytest.approx(expected, abs=1e-9)
-        assert network.max_flow(0, nodes - 1) == pytest.approx(expected, abs=1e-9)  # left as it was
+        assert network.max_flow(0, nodes - 1) == pytest.approx(expected, abs=1e-9)  # the network is unchanged
 
 
 def layers_of(count, size, seed=0):
@@ -55,24 +55,24 @@ def test_rollout_is_the_product_of_residual_layers():
 def test_flow_is_the_smallest_cut_of_the_layers():
     low, high = layers_of(2, 2, seed=1)
     top, eye = torch.tensor([0.3, 0.7], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-    found = attention_flow([low, high], top)
+    flow = attention_flow([low, high], top)
     upper, lower = ((w / 2 + eye / 2).tolist() for w in (high, low))
     edges = [(0, 1, 0.3), (0, 2, 0.7)]
     edges += [(1 + i, 3 + j, upper[i][j]) for i in range(2) for j in range(2)]
     edges += [(3 + i, 5 + j, lower[i][j]) for i in range(2) for j in range(2)]
     for token in range(2):
-        assert float(found[token]) == pytest.approx(smallest_cut(edges, 7, 0, 5 + token), abs=1e-9)
+        assert float(flow[token]) == pytest.approx(smallest_cut(edges, 7, 0, 5 + token), abs=1e-9)
 
 
 def test_flow_through_one_layer_is_its_row():
-    """With one layer there is one way to each token."""
+    """With one layer there is one path to each token."""
     (layer,) = layers_of(1, 5)
     eye = torch.eye(5, dtype=torch.float64)
     torch.testing.assert_close(attention_flow([layer], eye[3]), (layer[3] + eye[3]) / 2)
 
 
 def test_flow_is_never_below_rollout():
-    """Rollout is one way to send flow: it splits at each node in proportion."""
+    """Rollout is a feasible flow: it splits at each node in proportion."""
     layers = layers_of(3, 6)
     top = torch.softmax(torch.randn(6, generator=torch.Generator().manual_seed(5)).double(), -1)
     assert bool((attention_flow(layers, top) >= attention_rollout(layers, top) - 1e-9).all())
