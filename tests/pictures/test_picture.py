@@ -164,7 +164,7 @@ def test_labels_are_readable():
 def test_weights_that_are_not_numbers_or_negative_can_be_drawn():
     weights = torch.tensor([[float("nan"), 0.5], [-0.5, float("inf")]])
     picture = MatrixPicture(weights, ["a", "b"], ["c", "d"])
-    assert picture.range == (-0.5, 0.5)
+    assert picture.value_range == (-0.5, 0.5)
     ElementTree.fromstring(picture.svg())
     assert level(float("nan"), 0, 1) == 0 and level(1.0, 0, 1) == LEVELS and level(0.0, 0.0, 0.0) == 0
 
