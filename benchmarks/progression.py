@@ -124,8 +124,8 @@ def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Pa
         f"data.source={task.source}", f"data.target={task.target}",
         f"data.train=[[{text}/train.source, {text}/train.target]]",
         f"data.validation=[[{text}/validation.source, {text}/validation.target]]",
-        f"training.steps={steps}", f"training.validate_every={every}", f"training.save_every={every}",
-        "training.average=1", "training.patience=null",
+        f"training.steps={steps}", f"training.validate_every={every}", "training.average=1",
+        f"training.save_every={max(1, steps // 10)}", "training.patience=null",
     ]  # fmt: skip
     if size == "small":
         changed += [*SMALL, *(SMALL_TRANSFORMER if step.is_transformer else SMALL_RECURRENT)]
