@@ -1,4 +1,4 @@
-"""Train the bundled translator on a GPU that is lent for half an hour, step by step.
+"""Train the bundled translator on one GPU in half an hour, in steps that can be resumed.
 
     python -m benchmarks.translator.session gather              here: what the GPU machine lacks
     python -m benchmarks.translator.session check               all steps with a tiny model, anywhere
