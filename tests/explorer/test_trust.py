@@ -99,7 +99,7 @@ def test_the_sentences_follow_the_figures():
         "sufficiency_random": 0.4,
     }  # fmt: skip
     texts = {reading["name"]: reading["reading"] for reading in readings(figures, 12, "Hund")}
-    assert "chance" in texts["tau_gradient"] and "no more alike" in texts["tau_gradient"]
+    assert "chance" in texts["tau_gradient"] and "agree no more" in texts["tau_gradient"]
     assert "also count more" in texts["tau_leave_one_out"]
     assert "hardly" in texts["change_uniform"] and "mostly" in texts["change_permuted"]
     assert "attention finds tokens that count" in texts["comprehensiveness"]

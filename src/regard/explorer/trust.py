@@ -161,10 +161,11 @@ def _tau_sentence(value: float, other: str, count: int) -> str:
     limit = chance_limit(count)
     if abs(value) <= limit:
         return (
-            f"Attention and {title} order the {count} tokens no more alike than chance (within ±{limit:.2f})."
+            f"The rankings of the {count} tokens by attention and by {title} agree no more than by chance "
+            f"(±{limit:.2f})."
         )
     which = "also count more" if value > 0 else "count less"
-    return f"Tokens with more attention {which} by {title}; chance stays within ±{limit:.2f}."
+    return f"Tokens with more attention {which} by {title}; by chance τ stays within ±{limit:.2f}."
 
 
 def _change_sentence(value: float, how: str) -> str:
@@ -172,7 +173,7 @@ def _change_sentence(value: float, how: str) -> str:
         return f"With {how} the output hardly changes: it does not depend on these weights."
     if value < MOSTLY:
         return f"With {how} the output changes in part: it depends somewhat on these weights."
-    return f"With {how} the output changes mostly: it depends on these weights."
+    return f"With {how} the output changes a lot: it depends on these weights."
 
 
 def _removal_sentence(figures: dict[str, float], prediction: str) -> str:
