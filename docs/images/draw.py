@@ -30,6 +30,7 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "picture-lines": (picture_figures.lines, "small"),
     "picture-grid": (picture_figures.grid, "small"),
     "review": (picture_figures.review, "sst2-attention"),
+    "minilm": (picture_figures.minilm, None),
     "draw-transformer": (picture_figures.transformer, None),
     "draw-bahdanau": (picture_figures.bahdanau, None),
     "draw-no-attention": (picture_figures.no_attention, None),

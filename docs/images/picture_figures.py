@@ -1,4 +1,4 @@
-"""Figures of docs/pictures.md and docs/classifying.md: attention, drawings of models, positions."""
+"""Figures of docs/pictures.md, classifying.md, your-own-model.md: attention, drawings, positions."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ def grid(small: regard.Translator) -> Picture:
 def review(sst2_attention: regard.Classifier) -> Picture:
     """The words of a film review with the weights of attention pooling."""
     return regard.classify("not a bad film at all", sst2_attention, attention=True).attention.picture()
+
+
+def minilm() -> Picture:
+    """One layer of all-MiniLM-L6-v2 with attn_implementation="regard": every head on one sentence."""
+    from transformers import AutoModel, AutoTokenizer
+
+    from regard.models.bert import minilm_folder
+
+    regard.huggingface.register()
+    folder = minilm_folder()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, attn_implementation="regard").eval()
+    inputs = tokenizer("the cat sat on the mat because it was tired", return_tensors="pt")
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(**inputs)
+    tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    title = "Layer 3 of all-MiniLM-L6-v2: every head"
+    return seen["encoder.layer.2.attention.self"].picture("grid", rows=tokens, title=title)
 
 
 def transformer() -> Picture:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
-from regard.layers.linear import is_plain
-from regard.models.chunked_loss import Loss, cross_entropy, cross_entropy_of_scores
+from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, Output, TokenInputOptions
 from regard.models.memory import DecoderState, Memory
 from regard.models.model import Model
@@ -149,13 +148,6 @@ class AutoregressiveModel(Model):
 
     def reorder(self, state: DecoderState, rows: Tensor) -> DecoderState:
         return state.reorder(rows)
-
-    def predict(self, features: Tensor, labels: Tensor, smoothing: float, agreement: float = 0.0) -> Loss:
-        """The loss of features (…, width) and labels (…); see `cross_entropy`."""
-        features, layer = self.output.readout(features), self.output.projection
-        if is_plain(layer):
-            return cross_entropy(features, layer.weight, labels, smoothing, layer.bias, agreement)
-        return cross_entropy_of_scores(layer(features), labels, smoothing, agreement)
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
         return self(*(source, target)[-self.texts :])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,8 +12,12 @@ from torch import Tensor
 from regard.attention.kernels.kernel import grad_of_plain
 from regard.attention.tracing import is_fake, transform
 from regard.data.tokenizer import PAD
+from regard.layers.linear import is_plain
 from regard.models import fused_loss
 from regard.models.fused_loss import matmul_to
+
+if TYPE_CHECKING:
+    from regard.models.embedding import Output
 
 CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores of a chunk; on a CPU they fit into its cache
 
@@ -46,6 +50,16 @@ class Objective:
     def passes(self) -> int:
         """Forward passes over the same tokens, under different dropout."""
         return 2 if self.agreement else 1
+
+
+def next_token_loss(
+    output: Output, features: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
+) -> Loss:
+    """The loss of a decoder's features (…, width) and labels (…); see `cross_entropy`."""
+    features, layer = output.readout(features), output.projection
+    if is_plain(layer):
+        return cross_entropy(features, layer.weight, labels, smoothing, layer.bias, agreement)
+    return cross_entropy_of_scores(layer(features), labels, smoothing, agreement)
 
 
 def cross_entropy(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.chunked_loss import Loss
+from regard.models.chunked_loss import Loss, next_token_loss
 from regard.models.memory import DecoderState
 
 
@@ -26,6 +26,6 @@ class LanguageModel(AutoregressiveModel):
         """The loss of a batch. A recurrent model starts from `state` and returns its last one in the loss."""
         tokens = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
         features, after = self.decoder(self.target(tokens), None, state)
-        loss = self.predict(features, batch.target[:, 1:], smoothing, agreement)
+        loss = next_token_loss(self.output, features, batch.target[:, 1:], smoothing, agreement)
         loss.state = after
         return loss

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.chunked_loss import Loss
+from regard.models.chunked_loss import Loss, next_token_loss
 from regard.models.embedding import Embedding, Output
 from regard.models.frames import FrameProjection
 from regard.models.memory import DecoderState, Memory
@@ -49,4 +49,4 @@ class Translator(AutoregressiveModel):
             source, target = torch.cat([source] * 2), target.repeat(2, 1)
             lengths = None if lengths is None else lengths.repeat(2)
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
-        return self.predict(features, batch.target[:, 1:], smoothing, agreement)
+        return next_token_loss(self.output, features, batch.target[:, 1:], smoothing, agreement)
