@@ -103,7 +103,7 @@ def accuracy(model: nn.Module, x: torch.Tensor, label: torch.Tensor) -> float:
 # trains: its accuracy must be that of a coin. We test on every recording forwards and, with the other label, backwards.
 
 # %%
-STEPS = by_size(full=600, small=100)
+STEPS = by_size(full=600, small=200)
 train_x, train_y, _ = recordings(2000, seed=1)
 test_x, test_y, test_start = recordings(1000, seed=2)
 models, curves = {}, {}

@@ -39,6 +39,7 @@ def test_figures_are_small_valid_and_follow_the_theme(path):
     assert len(text) < 60_000
 
 
+@pytest.mark.slow
 def test_the_script_names_an_unknown_figure():
     done = subprocess.run([sys.executable, IMAGES / "draw.py", "mask"], capture_output=True, text=True)
     assert done.returncode != 0 and "mask" in done.stderr

@@ -78,6 +78,7 @@ def test_code_of_another_user_is_not_loaded(cache, tmp_path, what, monkeypatch):
     assert f"{path} belongs to another user" in str(build_cpp.library(cache))
 
 
+@pytest.mark.slow
 def test_libraries_loaded_by_other_packages_do_not_change_the_compiled_library():
     """Once, a process with scikit-learn's OpenMP compiled the library again and linked the wrong runtime."""
     pytest.importorskip("sklearn")

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 def test_torchs_own_samples_on_every_kernel():
     pytest.importorskip("expecttest")
     done = subprocess.run(

@@ -123,6 +123,7 @@ def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(run, files, arg
     assert out == ""
 
 
+@pytest.mark.slow
 def test_a_separate_process_prints_the_same(files):
     command = [sys.executable, "-m", "regard", "bleu", str(files / "hyp")]
     done = [

@@ -98,6 +98,7 @@ def test_invalid_options_are_errors_of_one_sentence(folder, regard, tmp_path, ar
         regard(*(arg.format(**where) for arg in args))
 
 
+@pytest.mark.slow
 def test_standard_input_is_the_prompt_and_a_closed_pipe_is_no_error(folder):
     run = [sys.executable, "-m", "regard", "generate", "--model", str(folder), "--seed", "1", "--no-lines"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

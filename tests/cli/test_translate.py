@@ -247,6 +247,7 @@ def test_an_interrupt_keeps_the_output_and_prints_how_to_resume(folder, corpus, 
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_of_one_sentence_and_the_job_resumes_later(folder, corpus, tmp_path):
     path, expected = corpus
     disk = tmp_path / "disk"

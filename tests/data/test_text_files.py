@@ -71,6 +71,7 @@ def test_a_line_beyond_the_limit_keeps_its_line_number(tmp_path, monkeypatch, bl
     assert read(path, max_characters=10) == ["short", LONG, "y" * 10, LONG, "end", LONG]
 
 
+@pytest.mark.slow
 def test_a_giant_line_is_never_held_in_memory(tmp_path):
     path = tmp_path / "giant.xz"
     with lzma.open(path, "wb", preset=0) as file:  # 400 MB in one line

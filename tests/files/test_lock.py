@@ -57,6 +57,7 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path, mon
         RunLock(tmp_path).acquire()
 
 
+@pytest.mark.slow
 def test_a_running_run_cannot_be_resumed_or_replaced_until_it_ends(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     made = tiny.recipe(tmp_path, training__steps=100_000, training__validate_every=100_000)

@@ -77,6 +77,7 @@ def test_the_exported_tokenizer_gives_the_same_ids_and_text(tmp_path, kind):
         assert theirs.decode([*ids, EOS], skip_special_tokens=True) == ours.decode(ids)
 
 
+@pytest.mark.slow
 def test_an_export_is_checked_and_its_readme_runs(tmp_path):
     model = make(LAYER, LAYER, source=tokenizer(size=300), tie="target", output_bias=True)
     assert export(model, tmp_path / "out", HuggingFace()).passed

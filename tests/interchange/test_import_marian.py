@@ -207,7 +207,7 @@ def test_incomplete_or_mixed_folders_are_refused(tmp_path):
     vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
     for changed, reason in (
         ({"<unk>": 1}, "vocab.json has no </s>"),
-        (vocabulary | {"x": 9999}, "vocab.json gives 'x' the id 9999, and the embeddings of the model have"),
+        (vocabulary | {"x": 9999}, "vocab.json gives 'x' the id 9999, but the embeddings of the model have"),
     ):
         (tmp_path / "vocab.json").write_text(json.dumps(changed), encoding="utf-8")
         with pytest.raises(FolderError, match=reason):

@@ -178,6 +178,7 @@ def test_a_full_device_is_an_error_in_one_sentence():
         outputs.commit([b"a\n"], 1, "")
 
 
+@pytest.mark.slow
 def test_a_job_is_resumed_after_a_file_size_limit(tmp_path):
     """A file size limit simulates a full disk: both refuse a write in the middle."""
     code = textwrap.dedent("""

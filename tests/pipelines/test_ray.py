@@ -84,6 +84,7 @@ def test_the_output_is_that_of_one_machine_even_when_workers_die(tmp_path, envir
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_unreachable_cluster_is_an_error_in_one_sentence(tmp_path, environment):
     folder = translator(tmp_path / "model")
     done = subprocess.run(

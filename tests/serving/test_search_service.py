@@ -100,6 +100,7 @@ def test_a_model_that_has_moved_is_named_by_the_option(place, tmp_path):
         (tmp_path / "moved").rename(place / "model")
 
 
+@pytest.mark.slow
 def test_a_model_may_be_served_by_the_option(place):
     with process("--model", place / "model") as (_, client):
         assert len(client.post("/embed", {"text": "moon"})[1]["embeddings"]) == 1

@@ -146,6 +146,7 @@ def test_the_command_serves_a_classifier(classifier):
         assert client.post("/classify", {"text": "fine"})[0] == 200
 
 
+@pytest.mark.slow
 def test_a_shortlist_for_a_classifier_is_refused(classifier):
     command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
