@@ -224,15 +224,18 @@ class OutputOptions(OptionGroup):
     ] = False
 
 
+PairOfTexts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SOURCE TARGET]",
+        help="A text and its translation; after -i, files. Default: standard input.",
+    ),
+]
+
+
 @grouped
 def command(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SOURCE TARGET]",
-            help="A text and its translation; after -i, files. Default: standard input.",
-        ),
-    ] = None,
+    text: PairOfTexts = None,
     *,
     model: shared.Model = None,
     direction: DirectionOptions,

@@ -70,7 +70,7 @@ def command(
         zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
     """
     from regard.cli import pictures
-    from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, report, run_job
+    from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, run_job
     from regard.pipelines.classify import truncate
     from regard.pipelines.classify_file import ClassifyOptions, make_job
     from regard.pipelines.encoder_attention import encoder_attention
@@ -94,15 +94,22 @@ def command(
     output_files = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
     if drawn:
-        probe = [classify.model.source_tokenizer.example]
-        pictures.check_model(picture, encoder_attention(probe, classify.model)[0])
+        pictures.check_model(
+            picture, encoder_attention([classify.model.source_tokenizer.example], classify.model)[0]
+        )
     run_job("classify", source, output_files, classify, lambda: options.about(fingerprint([folder])), job)
-    if count := classify.truncated:
-        texts = "1 text was" if count == 1 else f"{count:,} texts were"
-        report(f"{texts} truncated to the model's maximum length")
+    _report_truncated(classify.truncated)
     if drawn:
         lines = truncate(classify.model, pictures.lines_of(text or []))
         pictures.save(picture, encoder_attention(lines, classify.model))
+
+
+def _report_truncated(count: int) -> None:
+    from regard.cli.jobs import report
+
+    if count:
+        texts = "1 text was" if count == 1 else f"{count:,} texts were"
+        report(f"{texts} truncated to the model's maximum length")
 
 
 def _format(options: ClassifyOptions, location: TextLocation) -> OutputFormat[ClassifiedLine]:

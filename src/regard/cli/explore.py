@@ -20,35 +20,39 @@ if TYPE_CHECKING:
     from regard.serving.service import Service
 
 
+ModelFolder = Annotated[
+    Path | None,
+    typer.Argument(metavar="[MODEL]", help="A model folder, a run, or a name of `regard models`."),
+]
+OtherFolder = Annotated[
+    Path | None, typer.Argument(metavar="[OTHER]", help="A second model of the same task, to compare with.")
+]
+HuggingFaceFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--hf", metavar="FOLDER", help="A Hugging Face folder instead, or minilm for the installed example."
+    ),
+]
+GoldFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Gold links to draw over the alignment: lines with source, translation and links, "
+        "separated by tabs.",
+    ),
+]
+SiteFolder = Annotated[
+    Path | None,
+    typer.Option("--static", metavar="FOLDER", help="Write a site that needs no Python, and exit."),
+]
+
+
 def command(
-    model: Annotated[
-        Path | None,
-        typer.Argument(metavar="[MODEL]", help="A model folder, a run, or a name of `regard models`."),
-    ] = None,
-    other: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OTHER]", help="A second model of the same task, to compare with."),
-    ] = None,
-    hf: Annotated[
-        Path | None,
-        typer.Option(
-            "--hf",
-            metavar="FOLDER",
-            help="A Hugging Face folder instead, or minilm for the installed example.",
-        ),
-    ] = None,
-    gold: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Gold links to draw over the alignment: lines with source, translation and links, "
-            "separated by tabs.",
-        ),
-    ] = None,
-    static: Annotated[
-        Path | None,
-        typer.Option("--static", metavar="FOLDER", help="Write a site that needs no Python, and exit."),
-    ] = None,
+    model: ModelFolder = None,
+    other: OtherFolder = None,
+    hf: HuggingFaceFolder = None,
+    gold: GoldFile = None,
+    static: SiteFolder = None,
     overwrite: Overwrite = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8600,
     browser: Annotated[

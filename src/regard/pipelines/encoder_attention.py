@@ -57,7 +57,7 @@ def _run(model: Any, tokens: Tensor, lengths: Tensor) -> None:
 
 
 def _labels(model: Any, text: str, tokens: Tensor) -> list[str]:
-    """What the encoder reads: tokens, the words of the text, or the numbers of frames."""
+    """What the encoder reads: tokens, the words of the text, or the indices of frames."""
     if isinstance(model, Tagger) and not model.subwords and model.source_tokenizer.kind != "frames":
         return text.split(" ")
     return ["<s>"] * model.prepend_bos + model.source_tokenizer.tokens(tokens)

@@ -126,7 +126,7 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
 def _tag_sequences(
     sequences: Any, model: Tagger, batch_tokens: int, attention: bool
 ) -> Tagged | list[Tagged]:
-    """Tag sequences of numbers; their words are the numbers of the frames."""
+    """Tag sequences of numbers; their words are the frame indices."""
     inputs, single = model.source_tokenizer.inputs(sequences)
     tags = model.tag(inputs, batch_tokens)
     results = [_tagged(frame_numbers(each), frame_words(each), each) for each in tags]

@@ -59,7 +59,7 @@ class TaggedLine:
     words: Sequence[Word]
     tags: Sequence[str]
     sentence: Sentence | None = None
-    frames: bool = False  # the words are the numbers of the frames of a sequence
+    frames: bool = False  # the words are the frame indices of a sequence
 
     def spans(self) -> Iterator[tuple[Span, str, int, int]]:
         """Yield each span with its text, start and end: characters of a line, words of a CoNLL sentence,
