@@ -94,9 +94,8 @@ def command(
     output_files = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
     if drawn:
-        pictures.check_model(
-            picture, encoder_attention([classify.model.source_tokenizer.example], classify.model)[0]
-        )
+        example = [classify.model.source_tokenizer.example]
+        pictures.check_model(picture, encoder_attention(example, classify.model)[0])
     run_job("classify", source, output_files, classify, lambda: options.about(fingerprint([folder])), job)
     _report_truncated(classify.truncated)
     if drawn:
