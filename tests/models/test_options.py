@@ -1,4 +1,4 @@
-"""Tests of options.py and attention_options.py: blocks are looked up by kind in registries."""
+"""Tests of options.py and attention_options.py: registries find blocks by kind."""
 
 from typing import Literal
 
