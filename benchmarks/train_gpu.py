@@ -163,6 +163,8 @@ def systems(options: argparse.Namespace, device: torch.device) -> Iterator[Syste
         if name == "regard-fused":
             label = f"regard, fused {', '.join(options.parts)}"
             yield Regard(label, recipe, options.vocabulary, device, options.parts)
+        elif name == "regard-plain":
+            yield Regard("regard, nothing fused", recipe, options.vocabulary, device, [])
         elif name.startswith("regard"):
             label = "regard" if graph == "true" else "regard, training.graph=false"
             yield Regard(label, recipe, options.vocabulary, device)
@@ -224,19 +226,20 @@ def main() -> None:
     )
     parser.add_argument("--words", type=int, default=64, help="tokens of every sentence (default 64)")
     parser.add_argument("--vocabulary", type=int, default=32768, help="vocabulary size (default 32768)")
-    names = ["regard", "regard-fused", "regard-eager", "marian", "marian-compiled"]
+    names = ["regard", "regard-fused", "regard-plain", "regard-eager", "marian", "marian-compiled"]
     parser.add_argument(
         "--systems",
         nargs="+",
         choices=names,
         default=names,
-        help="regard, with --parts fused, without CUDA graphs; HF Marian eager and compiled (default all)",
+        help="regard; with --parts fused, nothing fused, without CUDA graphs; HF Marian eager and compiled "
+        "(default all)",
     )
     parser.add_argument(
         "--parts",
         nargs="+",
-        choices=["residual", "loss", "clip"],
-        default=["residual", "loss", "clip"],
+        choices=["residual", "loss"],
+        default=["residual", "loss"],
         help="fused kernels of regard-fused (default all)",
     )
     parser.add_argument("--warm", type=int, default=2, help="warm-up passes over the batches (default 2)")

@@ -66,7 +66,7 @@ class Session:
     # Training
 
     def teacher(self, minutes: float) -> None:
-        files = [self._train(name) for name in (*TATOEBA, *TATOEBA, *INTO_OTHERS)]
+        files = [self._train(name) for name in (*TATOEBA * 3, *INTO_OTHERS)]
         own = ("tokenizer.size=600",) if self.tiny else ()
         self._fit("teacher", [*files, *self._europarl()], minutes, (*TINY, *own) if self.tiny else ())
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from regard.errors import RecipeError, RegardError
-from regard.layers.fused_parts import use_parts
 from regard.optimization import optimizers
 from regard.optimization.optimizers import OPTIMIZERS, Adam, AdamW, OptimizerOptions
 from regard.recipe.loading import load_recipe
@@ -80,45 +79,6 @@ def test_small_gradients_are_not_clipped():
         a.grad = torch.tensor([3.0, 4.0])
         assert float(optimizers.clip_gradients([a], max_norm)) == pytest.approx(5.0)
         assert a.grad.tolist() == [3.0, 4.0]
-
-
-@pytest.mark.parametrize("max_norm", [0.5, 100.0])
-def test_a_step_whose_fused_optimizer_clips_is_the_same(max_norm, monkeypatch):
-    """`clip_gradients` leaves the gradients alone, and the fused kernel divides them."""
-    results = []
-    for fused in (False, True):
-        monkeypatch.setattr(optimizers, "optimizer_clips", lambda _, fused=fused: fused)
-        torch.manual_seed(1)
-        model = Small()
-        optimizer = optimizers.make_optimizer(model, Adam())
-        for _ in range(3):
-            for p in model.parameters():
-                p.grad = torch.randn_like(p)
-            before = [p.grad.clone() for p in model.parameters()]
-            norm = optimizers.clip_gradients(model.parameters(), max_norm, optimizer)
-            if fused:
-                assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
-            optimizer.step()
-        results.append([norm, *(p.detach() for p in model.parameters())])
-    for plain, fused in zip(*results, strict=True):
-        torch.testing.assert_close(plain, fused)
-
-
-def test_after_clipping_in_the_optimizer_is_turned_off_its_last_scale_is_not_used_again(monkeypatch):
-    parameter = nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([parameter], lr=1.0, fused=True)
-    for clips in (True, False):
-        monkeypatch.setattr(optimizers, "optimizer_clips", lambda _, clips=clips: clips)
-        parameter.grad = torch.tensor([3.0, 4.0])
-        optimizers.clip_gradients([parameter], 1.0, optimizer)
-        before = parameter.detach().clone()
-        optimizer.step()
-        torch.testing.assert_close(before - parameter.detach(), torch.tensor([0.6, 0.8]))
-
-
-def test_only_fused_optimizers_of_gpu_weights_clip():
-    with use_parts("clip"):
-        assert not optimizers.optimizer_clips(optimizers.make_optimizer(Small(), Adam()))
 
 
 def test_the_fused_optimizer_is_used_on_a_cpu():

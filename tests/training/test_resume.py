@@ -3,11 +3,14 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
+from safetensors.torch import load_file
 
+from regard.training.average import average
 from regard.training.step_folders import step_folders
 from tests.training import tiny
 
@@ -86,8 +89,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def broken(finished, tmp_path):
     """A copy of a finished run without model and report, as if it had been killed."""
-    import shutil
-
     shutil.copytree(finished / "run", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
     (tmp_path / "run" / "report.json").unlink()
@@ -124,9 +125,24 @@ def test_a_signal_saves_and_the_resumed_run_is_identical(finished, tmp_path, num
     result = json.loads(output[output.index("{") : output.index("}") + 1])
     assert result["finished"] is False and result["reason"] == "interrupted" and 7 <= result["steps"] < 60
     assert result["signal"] == number and "stopping after this step" in output
-    assert not (tmp_path / "run" / "model").exists() and (tmp_path / "run" / "curves.png").is_file()
+    validated = bool(step_folders(tmp_path / "run" / "best"))
+    assert (tmp_path / "run" / "model").exists() == validated and (tmp_path / "run" / "curves.png").is_file()
     tiny.start(finished, "resume", None, tmp_path / "run").finish()
     assert tiny.differences(tmp_path / "run", finished / "run") == []
+
+
+def test_a_finished_run_that_is_continued_and_stopped_has_its_best_model_so_far(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    process = tiny.start(finished, "resume", None, run, "training.steps=100000")
+    while step_folders(run / "checkpoints")[-1].name == "step-00000060":
+        time.sleep(0.005)
+    process.send(signal.SIGINT)
+    output = process.finish()
+    card = json.loads((run / "model" / "card.json").read_text(encoding="utf-8"))
+    assert card["finished"] is False and f'"steps": {card["steps"]}' in output and card["steps"] > 60
+    average([run], tmp_path / "average")
+    assert tiny.same_tensors(tiny.weights(run), load_file(tmp_path / "average" / "model.safetensors"))
 
 
 def test_two_signals_stop_at_once(finished, tmp_path):

@@ -1,8 +1,8 @@
-"""Which parts run as our fused GPU kernels: residual sums, loss and clipping of training; decoder steps.
+"""Which parts run as our fused GPU kernels: residual sums and loss of training; decoder steps.
 
 A part runs fused if it is enabled and its kernel supports the inputs; otherwise the plain torch path runs,
-which defines the result. UNMEASURED parts pass their tests in Triton's interpreter but have not been timed on
-a GPU, so they are off by default. Enable parts by name, for a benchmark or a trial run:
+which defines the result. A part is on by default once its tests pass on a GPU and a benchmark shows a gain.
+Choose parts by name, for a benchmark or a trial run:
 
     with use_parts("residual", "loss"): ...
     `REGARD_FUSED=residual,loss regard train transformer-base`
@@ -16,9 +16,8 @@ from contextlib import contextmanager
 
 from regard.errors import OptionError
 
-PARTS = ("residual", "loss", "clip", "decoding")
-# Remove a part once benchmarks.train_gpu or benchmarks.decode_gpu shows a gain.
-UNMEASURED = ("residual", "loss", "clip", "decoding")
+PARTS = ("residual", "loss", "decoding")
+OFF_BY_DEFAULT = ("residual",)  # faster (benchmarks/gpu/NOTES.md); its corrected test has not run on a GPU
 VARIABLE = "REGARD_FUSED"
 
 _open_contexts: list[frozenset[str]] = []  # the parts of each open `use_parts`, innermost last
@@ -29,7 +28,7 @@ def is_enabled(part: str) -> bool:
     if _open_contexts:
         return part in _open_contexts[-1]
     names = os.environ.get(VARIABLE)
-    return part not in UNMEASURED if names is None else part in _parse(names)
+    return part not in OFF_BY_DEFAULT if names is None else part in _parse(names)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from regard.layers.fused_parts import is_enabled
 from regard.models.options import PartOptions
 from regard.registry import Registry
 
@@ -139,33 +138,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 @torch.no_grad()
-def clip_gradients(
-    parameters: Iterable[Tensor], max_norm: float | None, optimizer: torch.optim.Optimizer | None = None
-) -> Tensor:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
     """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-    The norm stays on the device, so that the host does not wait for it. With `optimizer_clips(optimizer)`,
-    the gradients stay as they are and the next optimizer step divides them, which saves a pass over them.
+    The norm stays on the device, so that the host does not wait for it.
     """
     parameters = [p for p in parameters if p.grad is not None]
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     full_tensor = getattr(norm, "full_tensor", None)  # FSDP: the norm over the shards of all processes
     norm = norm if full_tensor is None else full_tensor()
-    scale = None
-    if max_norm is not None and optimizer is not None and optimizer_clips(optimizer):
-        scale = ((norm + 1e-6) / max_norm).clamp(min=1.0)
-    elif max_norm is not None:
+    if max_norm is not None:
         clip_grads_with_norm_(parameters, max_norm, norm)
-    if getattr(optimizer, "_step_supports_amp_scaling", False):
-        # Fused optimizers divide by `grad_scale` in their kernel, as under a GradScaler; None: by 1.
-        optimizer.grad_scale = scale  # type: ignore[union-attr]
     return norm
-
-
-def optimizer_clips(optimizer: torch.optim.Optimizer) -> bool:
-    """True if the kernel of the optimizer scales the gradients: it is fused, and all weights are on a GPU."""
-    if not is_enabled("clip") or not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return False
-    return all(
-        type(p) is nn.Parameter and p.is_cuda for group in optimizer.param_groups for p in group["params"]
-    )

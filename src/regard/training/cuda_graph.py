@@ -6,6 +6,9 @@ launches them all at once.
 A graph is captured for each shape, so batches are padded to a few shapes. The added rows have no targets, so
 loss and gradients do not change. A graph writes gradients to fixed addresses, so gradient tensors are zeroed
 between steps and never freed.
+
+The first batch of a shape runs without a graph, which also initializes libraries and kernels for the capture;
+the second batch captures. So a shape that occurs once costs no capture.
 """
 
 from __future__ import annotations
@@ -51,14 +54,21 @@ def _round_up(x: int, multiple: int) -> int:
 
 
 @dataclass
-class _Graph:
-    """A captured graph with its input and output tensors."""
+class _Captured:
+    """A graph and its output tensors."""
 
-    batch: Batch
-    weight: Tensor
     graph: torch.cuda.CUDAGraph
     total: Tensor
     nll: Tensor
+
+
+@dataclass
+class _Shape:
+    """The input tensors of a shape, and its graph from the second batch on."""
+
+    batch: Batch
+    weight: Tensor
+    captured: _Captured | None = None
 
 
 def can_record(model: nn.Module) -> bool:
@@ -79,20 +89,24 @@ class GraphRecorder:
     ) -> None:
         self.module, self.parameters, self.smoothing = module, parameters, smoothing
         self.shapes, self.autocast = shapes, autocast
-        self.graphs: dict[tuple[int, ...], _Graph] = {}
-        self.pool = torch.cuda.graph_pool_handle()
+        self._shapes: dict[tuple[int, ...], _Shape] = {}
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         for p in parameters:
             p.grad = torch.zeros_like(p)
 
     def backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         """Add the gradient of weight · loss; return the sums of the loss and of −log p, on the device."""
-        shape = self._shape(batch)
-        graph = self.graphs.get(shape)
-        if graph is None:
-            graph = self.graphs[shape] = self._capture(shape, batch.source is not None)
-        self._copy_inputs(graph, batch, weight)
-        graph.graph.replay()
-        return graph.total.clone(), graph.nll.clone()
+        sizes = self._padded_sizes(batch)
+        shape = self._shapes.get(sizes)
+        if shape is None:
+            shape = self._shapes[sizes] = self._make_shape(sizes, batch.source is not None)
+            self._copy_inputs(shape, batch, weight)
+            return self._run(shape)
+        if shape.captured is None:
+            shape.captured = self._capture(shape)
+        self._copy_inputs(shape, batch, weight)
+        shape.captured.graph.replay()
+        return shape.captured.total.clone(), shape.captured.nll.clone()
 
     def zero_gradients(self) -> None:
         torch._foreach_zero_(self._gradients())  # type: ignore[attr-defined]
@@ -100,42 +114,47 @@ class GraphRecorder:
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters if p.grad is not None]
 
-    def _shape(self, batch: Batch) -> tuple[int, ...]:
-        """(rows, source length, target length) of the graph for this batch."""
+    def _padded_sizes(self, batch: Batch) -> tuple[int, ...]:
+        """(rows, source length, target length) that this batch is padded to."""
         target = batch.target.shape[1] - 1  # without BOS
         if batch.source is None:
             return len(batch), 0, target
         return self.shapes.pad(len(batch), batch.source.shape[1], target)
 
-    def _copy_inputs(self, graph: _Graph, batch: Batch, weight: float) -> None:
-        graph.weight.fill_(weight)
-        for buffer, values in ((graph.batch.target, batch.target), (graph.batch.source, batch.source)):
+    def _copy_inputs(self, shape: _Shape, batch: Batch, weight: float) -> None:
+        shape.weight.fill_(weight)
+        for buffer, values in ((shape.batch.target, batch.target), (shape.batch.source, batch.source)):
             if buffer is not None and values is not None:
                 if buffer.shape != values.shape:
                     buffer.fill_(PAD)
                 buffer[: values.shape[0], : values.shape[1]].copy_(values, non_blocking=True)
-        lengths, values = graph.batch.source_lengths, batch.source_lengths
+        lengths, values = shape.batch.source_lengths, batch.source_lengths
         if lengths is not None and values is not None:
             lengths.fill_(1)
             lengths[: len(values)].copy_(values, non_blocking=True)
 
-    def _capture(self, shape: tuple[int, ...], has_source: bool) -> _Graph:
-        batch = self._empty_batch(shape, has_source)
-        weight = torch.zeros((), device=self.parameters[0].device)
-        gradients = [gradient.clone() for gradient in self._gradients()]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # warm-up run: libraries initialize themselves
-            self._run(batch, weight)
-        torch.cuda.current_stream().wait_stream(stream)
+    def _capture(self, shape: _Shape) -> _Captured:
+        """Capture the passes of a shape; nothing is computed."""
+        free, total_memory = torch.cuda.mem_get_info()
+        if free < total_memory // 2:  # the allocator cannot free its cache during a capture
+            torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            total, nll = self._run(batch, weight)
-        torch._foreach_copy_(self._gradients(), gradients)  # type: ignore[attr-defined]
-        return _Graph(batch, weight, graph, total, nll)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool)
+            try:
+                total, nll = self._run(shape)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return _Captured(graph, total, nll)
 
-    def _empty_batch(self, shape: tuple[int, ...], has_source: bool) -> Batch:
-        rows, source, target = shape
+    def _make_shape(self, sizes: tuple[int, ...], has_source: bool) -> _Shape:
+        weight = torch.zeros((), device=self.parameters[0].device)
+        return _Shape(self._empty_batch(sizes, has_source), weight)
+
+    def _empty_batch(self, sizes: tuple[int, ...], has_source: bool) -> Batch:
+        rows, source, target = sizes
         device = self.parameters[0].device
 
         def full(*size: int, value: int = PAD) -> Tensor:
@@ -151,8 +170,8 @@ class GraphRecorder:
             source_lengths=full(rows, value=1) if has_source else None,
         )
 
-    def _run(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(self, shape: _Shape) -> tuple[Tensor, Tensor]:
         with self.autocast():
-            total, nll, _ = self.module(batch, self.smoothing, None)
-        (total * weight).backward()
+            total, nll, _ = self.module(shape.batch, self.smoothing, None)
+        (total * shape.weight).backward()
         return total.detach(), nll.detach()

@@ -1,4 +1,7 @@
-"""The end of a run: average the best checkpoints, evaluate the model, write it with its report."""
+"""The end of a run: average the best checkpoints, evaluate the model, write it with its report.
+
+An interrupted run keeps its best model so far in model/, without scores.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,34 @@ def finish(loop: TrainingLoop, reason: str) -> Result:
     scores = final_scores(loop, model)
     report = make_report(loop, reason, averaged_steps, scores)
     if world.is_main:
-        on_cpu = {name: p.detach().to("cpu") for name, p in model.named_parameters()}
-        to_save = loop.validator.cpu_model_with(on_cpu)
-        write_folder(run.model, lambda folder: save_model(folder, to_save, report), RESUME)
+        write_model(loop, dict(model.named_parameters()), report)
         run.write_report(report)
         plot.draw(run.log, run.curves, recipe.name, loop.task)
     world.barrier()
     return Result(run.folder, True, reason, state.step, scores, state.seconds, state.flops, report)
+
+
+def finish_interrupted(loop: TrainingLoop) -> Result:
+    """Write the best model so far of an interrupted run, if there was a validation, and curves.png."""
+    run, state = loop.run_folder, loop.state
+    if state.best:
+        weights, averaged_steps = final_weights(loop)
+        report = make_report(loop, "interrupted", averaged_steps, {}) | {"finished": False}
+        if loop.world.is_main:
+            write_model(loop, weights, report)
+    if loop.world.is_main:
+        plot.draw(run.log, run.curves, loop.recipe.name, loop.task)
+    loop.world.barrier()
+    return Result(
+        run.folder, False, "interrupted", state.step, {}, state.seconds, state.flops, signal=loop.signal
+    )
+
+
+def write_model(loop: TrainingLoop, weights: dict[str, torch.Tensor], card: dict[str, Any]) -> None:
+    """Write model/ of a run with these weights."""
+    on_cpu = {name: p.detach().to("cpu") for name, p in weights.items()}
+    to_save = loop.validator.cpu_model_with(on_cpu)
+    write_folder(loop.run_folder.model, lambda folder: save_model(folder, to_save, card), RESUME)
 
 
 def final_scores(loop: TrainingLoop, model: Any) -> dict[str, Any]:

@@ -88,4 +88,6 @@ class Pretrained:
             before, now = (len(m.target_tokenizer.entries) for m in (self.model, model))
             labels = f" (another label set: {now} labels, the pretrained model has {before})"
         weights = f"new weights: {', '.join(parts)}{labels}" if parts else "no weights are new"
-        return f"starting from {self.name}; {weights}"
+        steps = getattr(self.model, "card", {}).get("steps")
+        trained = "" if steps is None else f", trained for {steps:,} steps"
+        return f"starting from {self.name}{trained}; {weights}"

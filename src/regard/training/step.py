@@ -88,8 +88,7 @@ class Stepper:
         losses = [self._backward(batch, i, data) for i, batch in enumerate(data.batches)]
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        optimizer = self.optimizer if self.scaler is None else None  # a GradScaler sets grad_scale itself
-        self.norm = clip_gradients(self._parameters, self.recipe.optimizer.clip, optimizer)
+        self.norm = clip_gradients(self._parameters, self.recipe.optimizer.clip)
         set_learning_rate(self.optimizer, rate)
         self._update()
         if self.recorder is None:

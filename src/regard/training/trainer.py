@@ -29,10 +29,10 @@ from regard.files.lock import RunLock
 from regard.models.folder import as_path
 from regard.recipe.loading import Recipe, dump_recipe, load_recipe
 from regard.tasks import get_task
-from regard.training import checkpoint, plot, tensorboard
+from regard.training import checkpoint, tensorboard
 from regard.training.display import Display
 from regard.training.distributed import World, connect_processes, restarted
-from regard.training.finish import finish
+from regard.training.finish import finish, finish_interrupted
 from regard.training.loop import TrainingLoop
 from regard.training.pretrained import Pretrained
 from regard.training.rng_state import preserve_rng_state
@@ -169,17 +169,9 @@ class Session:
             try:
                 loop.open(self.resumed)
                 reason = loop.run()
-                return self._interrupted(loop) if reason == "interrupted" else finish(loop, reason)
+                return finish_interrupted(loop) if reason == "interrupted" else finish(loop, reason)
             finally:
                 loop.close()
-
-    def _interrupted(self, loop: TrainingLoop) -> Result:
-        run, state = self.run_folder, loop.state
-        if self.world.is_main:
-            plot.draw(run.log, run.curves, self.recipe.name, loop.task)
-        return Result(
-            run.folder, False, "interrupted", state.step, {}, state.seconds, state.flops, signal=loop.signal
-        )
 
 
 def check_machine(recipe: Recipe, world: World) -> None:
