@@ -50,7 +50,7 @@ class OneWordTagger(ExplainedTagger):
 def trust(
     model: Any, run: Run, row: int | None, attention: str | None, cancelled: Cancelled
 ) -> dict[str, Any]:
-    """Return the figures for one output of a run as JSON, or the reason why there are none.
+    """Return the faithfulness measures of one output of a run as JSON, or the reason why there are none.
 
     Args:
         row: index of the output token (translation, continuation) or of the tagged word; None: the first.
@@ -125,7 +125,7 @@ def _step_input(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput
 
 
 def readings(figures: dict[str, float], count: int, prediction: str) -> list[dict[str, Any]]:
-    """Title, value and one sentence for each figure, of a text of `count` tokens."""
+    """Title, value and one sentence for each measure, of a text of `count` tokens."""
     chosen = {
         "tau_gradient": _tau_sentence(figures["tau_gradient"], "gradient", count),
         "tau_leave_one_out": _tau_sentence(figures["tau_leave_one_out"], "leave_one_out", count),
