@@ -26,7 +26,7 @@ def attending(tmp_path_factory, own_cache):
     return train(recipe, folder=folder / "run", quiet=True).folder
 
 
-def test_a_table_with_a_sentence_per_figure_and_a_report(regard, attending, tmp_path):  # noqa: F811
+def test_a_table_with_a_sentence_per_metric_and_a_report(regard, attending, tmp_path):  # noqa: F811
     page = tmp_path / "page.html"
     code, out, _ = regard("faithfulness", attending, *QUICK, "--limit", 4, "--report", page)
     assert code == 0 and "pooling.attention.cross; 4 texts" in out

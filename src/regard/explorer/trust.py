@@ -17,7 +17,7 @@ from regard.evaluation.explanation.explained_models import (
     ExplainedTagger,
     explained_model,
 )
-from regard.evaluation.explanation.measures import FIGURES, MEASURES, TITLES, MeasureOptions
+from regard.evaluation.explanation.measures import MEASURES, METRICS, TITLES, MeasureOptions
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.run import Run
 from regard.models.tagger import Tagger
@@ -74,7 +74,7 @@ def trust(
         if cancelled():
             raise client_left()
         measured = MEASURES[name](probe, OPTIONS)
-        figures |= measured.figures
+        figures |= measured.metrics
         scores |= measured.scores
     prediction = clean(probe.explained.class_name(probe.predicted))
     return {
@@ -137,9 +137,9 @@ def readings(figures: dict[str, float], count: int, prediction: str) -> list[dic
     return [
         {
             "name": name,
-            "title": FIGURES[name].title,
+            "title": METRICS[name].title,
             "value": None if math.isnan(figures[name]) else figures[name],
-            "scale": FIGURES[name].scale,
+            "scale": METRICS[name].scale,
             "reading": sentence,
         }
         for name, sentence in chosen.items()
