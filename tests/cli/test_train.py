@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli import main
-
 TINY = [
     "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}",
     "model.decoder={layers: 1, heads: 2, inner: 32}",
@@ -21,20 +19,6 @@ TINY = [
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def regard(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
 
 
 @pytest.fixture(scope="module")

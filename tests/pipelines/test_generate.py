@@ -135,6 +135,7 @@ def test_generated_texts_satisfy_constraints():
         constraints=Constraints(no_repeat=2, min_length=8),
         limits=Limits(max_length=12),
     )[0]
+    assert generations.hypotheses
     for h in generations.hypotheses:
         pairs = list(zip(h.tokens, h.tokens[1:], strict=False))
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))

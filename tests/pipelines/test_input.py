@@ -93,7 +93,9 @@ def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
 def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_LINES", 3)
     path = write(tmp_path, b"".join(b"line %d\n" % i for i in range(10)))
-    for chunk in Reader(Source((path,))).chunks():
+    chunks = list(Reader(Source((path,))).chunks())
+    assert len(chunks) == 4
+    for chunk in chunks:
         place = chunk.first + len(chunk.rows)
         assert Reader(Source((path,))).skip(place) == chunk.digest
         assert texts(Source((path,)), place) == [f"line {i}" for i in range(place, 10)]

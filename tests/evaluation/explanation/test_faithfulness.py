@@ -94,7 +94,7 @@ def test_removed_weights_are_rescaled():
     torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_long_text_runs_in_parts_with_the_same_figures(monkeypatch):
+def test_a_long_text_runs_in_parts_with_the_same_metrics(monkeypatch):
     model = small_models.classifier(BILSTM)
     measures = ["uniform", "flips", "adversary", "erasure"]
     full = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0]
