@@ -38,6 +38,9 @@ def run_regard(monkeypatch, capfd):
     In this process, which saves importing torch for every case.
     """
     from regard.cli import main
+    from regard.files import progress
+
+    monkeypatch.setattr(progress, "DELAY", 3600)  # on a busy machine progress would be printed too
 
     def run(*args):
         capfd.readouterr()

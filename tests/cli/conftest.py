@@ -3,6 +3,8 @@
 import pytest
 import typer
 
+from regard.files import progress
+
 
 @pytest.fixture
 def regard(run_regard, monkeypatch, tmp_path):
@@ -12,8 +14,9 @@ def regard(run_regard, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def run_command(capfdbinary):
+def run_command(monkeypatch, capfdbinary):
     """A function that runs the function of one command, as `run_regard`; its errors are raised."""
+    monkeypatch.setattr(progress, "DELAY", 3600)
 
     def run(command, *args):
         app = typer.Typer()

@@ -300,16 +300,18 @@ def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, numb
     monkeypatch.setattr(
         trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number)
     )
-    got, out, err = regard("train", "small")
-    assert (got, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
+    exit_code, out, err = regard("train", "small")
+    assert (
+        (exit_code, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
+    )
     assert regard("train", "small", "--quiet") == (code, "", "")
 
     def at_once(*args, **options):
         raise StopNow(number)
 
     monkeypatch.setattr(trainer, "resume", at_once)
-    got, _, err = regard("resume", "runs/x")
-    assert got == code and "without saving" in err
+    exit_code, _, err = regard("resume", "runs/x")
+    assert exit_code == code and "without saving" in err
 
 
 def test_a_stopped_demo_prints_one_sentence(regard, monkeypatch):

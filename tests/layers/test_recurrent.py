@@ -32,8 +32,8 @@ def test_a_split_sequence_continues_from_its_state(cell):
     a, state = stack(x[:, :3])
     b, state = stack(x[:, 3:], state)
     torch.testing.assert_close(torch.cat([a, b], 1), full)
-    for got, want in zip(state, last, strict=True):
-        torch.testing.assert_close(got, want)
+    for ours, theirs in zip(state, last, strict=True):
+        torch.testing.assert_close(ours, theirs)
     assert [h.shape for layer in state for h in layer] == [
         h.shape for layer in stack.zero_state(x) for h in layer
     ]
