@@ -104,19 +104,19 @@ def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
 def test_lines_of_a_pipe_are_passed_on_as_they_arrive(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard = threading.Event()
+    first_lines_were_read = threading.Event()
 
-    def speak():
+    def write_in_two_parts():
         with pipe.open("wb", buffering=0) as file:
             file.write(b"one\ntwo\nthr")
-            assert heard.wait(20)
+            assert first_lines_were_read.wait(20)
             file.write(b"ee\n")
 
-    thread = threading.Thread(target=speak)
+    thread = threading.Thread(target=write_in_two_parts)
     thread.start()
     chunks = Reader(Source((pipe,))).chunks()
     assert [row.text for row in next(chunks).rows] == ["one", "two"]
-    heard.set()
+    first_lines_were_read.set()
     assert [row.text for row in next(chunks).rows] == ["three"]
     assert next(chunks, None) is None
     thread.join()
@@ -148,9 +148,9 @@ def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch
         ["5", 'ends in "'],
         ["6", "last"],
     ]
-    held = io.StringIO(newline="")
-    csv.writer(held, lineterminator="\n").writerows([["id", "the text"], *rows])
-    path = write(tmp_path, held.getvalue().encode(), "in.csv")
+    table = io.StringIO(newline="")
+    csv.writer(table, lineterminator="\n").writerows([["id", "the text"], *rows])
+    path = write(tmp_path, table.getvalue().encode(), "in.csv")
     source = Source((path,), layout=Column(2, ",", quotes=True), header=True)
     assert texts(source) == [text for _, text in rows]
     assert texts(source, skip=3) == ["", 'ends in "', "last"]
