@@ -79,11 +79,11 @@ def test_a_recommender_predicts_like_its_estimator(ratings):
         "polynomial": Polynomial2(penalty=PENALTY),
     }
     for kind, estimator in estimators.items():
-        want = estimator.fit(features(train), train.rating).predict(features(test))
+        expected = estimator.fit(features(train), train.rating).predict(features(test))
         labels = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
             test.user, test.item
         )
-        np.testing.assert_allclose(labels, np.clip(want, 1, 5), atol=1e-8)
+        np.testing.assert_allclose(labels, np.clip(expected, 1, 5), atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", RECOMMENDERS)
