@@ -180,20 +180,22 @@ class Direction:
     def weights(self, texts: Sequence[list[str]]) -> dict[str, Weights]:
         """The weights between words by every layer and step, and by the learned head."""
         sources, targets = self.sides(texts)
-        found = layer_weights(sources, targets, self.model)
+        weights = layer_weights(sources, targets, self.model)
         if self.head is not None:
             by_head = dict(self.head.align_words(sources, targets, self.model))
-            found["learned head"] = [by_head[i].weights for i in range(len(sources))]
-        return found
+            weights["learned head"] = [by_head[i].weights for i in range(len(sources))]
+        return weights
 
 
-def learned(
+def train_heads(
     directions: list[Direction], choice: AlignmentChoice, folder: Path, pairs: int, steps: int
 ) -> list[Direction]:
-    """The directions with heads trained on links of training pairs, by the chosen attention."""
+    """Align training pairs by the chosen attention, train a head for each direction on these links, or load
+    the heads of an earlier run; return the directions with their heads.
+    """
     files = [folder / f"{direction.source}.head.safetensors" for direction in directions]
     if not all(file.is_file() for file in files):
-        english, other = (_shortest_first(folder, language, pairs) for language in _languages(folder))
+        english, other = (_short_sentences(folder, language, pairs) for language in _languages(folder))
         say(f"aligning {len(english):,} training pairs")
         views = [_view(choice.forward), _view(choice.backward)]
         weights = [
@@ -227,8 +229,8 @@ def _languages(folder: Path) -> tuple[str, str]:
     )
 
 
-def _shortest_first(folder: Path, language: str, count: int) -> list[str]:
-    """The first training pairs with at most 40 words on each side; the same pairs for both languages."""
+def _short_sentences(folder: Path, language: str, count: int) -> list[str]:
+    """One language of the first training pairs with at most 40 words on each side."""
     columns = []
     for name in _languages(folder):
         block = (line for part in lines(folder / f"train.{name}") for line in part)
@@ -246,18 +248,18 @@ def _view(name: str) -> View:
 
 
 def score_halves(texts: Any, gold: list[Gold], directions: list[Direction]) -> tuple[list[Links], list[str]]:
-    """The links of every pair by a choice on the other half, and the two choices in words."""
+    """The links of every pair by a choice on the other half, and descriptions of the two choices."""
     half = len(gold) // 2
     weights = [direction.weights(texts) for direction in directions]
-    found: list[Links] = []
+    links: list[Links] = []
     choices = []
     for chosen_on, scored in ((slice(half, None), slice(0, half)), (slice(0, half), slice(half, None))):
         part = [{name: w[chosen_on] for name, w in side.items()} for side in weights]
         choice = choose_alignment(part[0], part[1], gold[chosen_on])
         choices.append(f"{choice} ({100 * choice.score.aer:.1f} on its half)")
         rest = [{name: w[scored] for name, w in side.items()} for side in weights]
-        found += choice.links(rest[0], rest[1])
-    return found, choices
+        links += choice.links(rest[0], rest[1])
+    return links, choices
 
 
 def evaluate(task: Task, directions: list[Direction]) -> tuple[AlignmentScore, str]:
@@ -274,7 +276,7 @@ def evaluate(task: Task, directions: list[Direction]) -> tuple[AlignmentScore, s
 
 
 def choose(task: Task, directions: list[Direction], attention_only: bool = False) -> AlignmentChoice:
-    """The choice on the trial set; without one, on all of the test set's first half."""
+    """The choice on the trial set; without one, on the first half of the test set."""
     english, other, gold = task.read(task.trial or "test")
     count = len(gold) if task.trial else len(gold) // 2
     texts = (english[:count], other[:count])
@@ -299,13 +301,13 @@ def run(task: Task, options: argparse.Namespace) -> str:
     # gold link reaches the head, only a layer and a way to join.
     choice = choose(task, directions, attention_only=True)
     pairs, steps = (50, 10) if options.tiny else (options.pairs, options.steps)
-    directions = learned(directions, choice, folder, pairs, steps)
+    directions = train_heads(directions, choice, folder, pairs, steps)
     result, how = evaluate(task, directions)
     rows.append(("attention and learned heads", result, how))
     table = ["| links by | AER | precision | recall | chosen |", "|---|---|---|---|---|"]
-    for name, found, chosen in rows:
-        figures = " | ".join(f"{100 * x:.1f}" for x in (found.aer, found.precision, found.recall))
-        table.append(f"| {name} | {figures} | {chosen} |")
+    for name, result, how in rows:
+        scores = " | ".join(f"{100 * x:.1f}" for x in (result.aer, result.precision, result.recall))
+        table.append(f"| {name} | {scores} | {how} |")
     text = "\n".join(table)
     write_file(folder / "result.md", text + "\n")
     return text
@@ -315,7 +317,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.align", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("language", choices=list(TASKS), help="fr: Hansards; de: Europarl")
-    parser.add_argument("--folder", type=Path, default=Path("runs/align"), help="where everything is kept")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/align"), help="folder of texts, runs and result"
+    )
     parser.add_argument("--minutes", type=float, default=4.8, help="training of both directions")
     parser.add_argument("--pairs", type=int, default=10_000, help="training pairs of the alignment heads")
     parser.add_argument("--steps", type=int, default=400, help="training steps of the alignment heads")

@@ -1,8 +1,8 @@
 """Decoding on a GPU beside Hugging Face's Marian: python -m benchmarks.decode_gpu [--device cpu --quick] …
 
-Transformer base (61 M parameters) with random weights, sources of 32 tokens, outputs of exactly 32: the end
-mark is made impossible, so that every system writes the same number of tokens. Tokens/s count the best output
-of each sentence, whatever the beam; from token ids to token ids, one batch per run, the median of some runs.
+Transformer base (61 M parameters) with random weights, sources of 32 tokens, outputs of exactly 32: EOS is
+made impossible, so that every system generates the same number of tokens. Tokens/s count the best output of
+each sentence, whatever the beam; from token ids to token ids, one batch per run, the median of some runs.
 The check compares our outputs with those of the torch model by plain search in float32, where only near-ties
 may differ.
 
@@ -37,17 +37,17 @@ Sentences = list[list[int]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the model, and the length of sources and outputs (`words`)."""
+    """Sizes of the model, and the length of sources and outputs in tokens."""
 
     dim: int = 512
     layers: int = 6
     heads: int = 8
     inner: int = 2048
     vocabulary: int = 32768
-    words: int = 32
+    length: int = 32
 
 
-QUICK = Sizes(dim=64, layers=2, heads=4, inner=128, vocabulary=1000, words=12)
+QUICK = Sizes(dim=64, layers=2, heads=4, inner=128, vocabulary=1000, length=12)
 
 
 def build_translator(sizes: Sizes, device: str) -> Any:
@@ -91,13 +91,13 @@ class System(Protocol):
 class Regard:
     """A model or engine of regard, through the function that users call."""
 
-    def __init__(self, name: str, model: Any, words: int) -> None:
-        self.name, self.model, self.words = name, model, words
+    def __init__(self, name: str, model: Any, length: int) -> None:
+        self.name, self.model, self.length = name, model, length
         self.parameters = sum(p.numel() for p in getattr(model, "model", model).parameters())
 
     def __call__(self, sentences: Sentences, beam: int) -> list[list[int]]:
-        batch_tokens = len(sentences) * (self.words + 2) * beam  # all in one batch
-        limits = Limits(max_length=self.words, batch_tokens=batch_tokens)
+        batch_tokens = len(sentences) * (self.length + 2) * beam  # all in one batch
+        limits = Limits(max_length=self.length, batch_tokens=batch_tokens)
         hypotheses = translate_tokens(self.model, sentences, strategy=Beam(beam), limits=limits)
         return [best.tokens for best, *_ in hypotheses]
 
@@ -108,7 +108,7 @@ class Marian:
     def __init__(self, sizes: Sizes, device: str, dtype: torch.dtype) -> None:
         import transformers
 
-        self.name, self.words, self.device = f"HF Marian {transformers.__version__}", sizes.words, device
+        self.name, self.length, self.device = f"HF Marian {transformers.__version__}", sizes.length, device
         model = build_marian(
             sizes.vocabulary,
             sizes.dim,
@@ -127,7 +127,7 @@ class Marian:
         source = torch.tensor([[*s, EOS] for s in sentences], device=self.device)
         generated = self.model.generate(
             input_ids=source, attention_mask=torch.ones_like(source), num_beams=beam, do_sample=False,
-            max_new_tokens=self.words, forced_eos_token_id=None,
+            max_new_tokens=self.length, forced_eos_token_id=None,
         )  # fmt: skip
         return [row[1:] for row in generated.tolist()]
 
@@ -135,18 +135,18 @@ class Marian:
 def systems(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> Iterator[System]:
     """Build the systems one after the other, so that only one holds memory."""
     if "regard" in options.systems:
-        yield Regard("regard", engine(build_translator(sizes, options.device), dtype), sizes.words)
+        yield Regard("regard", engine(build_translator(sizes, options.device), dtype), sizes.length)
     if "fused" in options.systems:
         model = build_translator(sizes, options.device)
-        yield Regard("regard, fused kernels", engine(model, dtype, fused=True), sizes.words)
+        yield Regard("regard, fused kernels", engine(model, dtype, fused=True), sizes.length)
     if "eager" in options.systems:
         yield Regard(
             "regard, steps not recorded",
             engine(build_translator(sizes, options.device), dtype, run=run_eagerly),
-            sizes.words,
+            sizes.length,
         )
     if "torch" in options.systems:
-        yield Regard("regard, torch model", build_translator(sizes, options.device).to(dtype), sizes.words)
+        yield Regard("regard, torch model", build_translator(sizes, options.device).to(dtype), sizes.length)
     if "marian" in options.systems:
         yield Marian(sizes, options.device, dtype)
 
@@ -171,10 +171,10 @@ def measure(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> li
                     print("  " + lines[-1], flush=True)
                     continue
                 tokens, median = sum(map(len, outputs)), statistics.median(seconds)
-                assert tokens == count * sizes.words, f"{tokens} words instead of {count * sizes.words}"
+                assert tokens == count * sizes.length, f"{tokens} tokens instead of {count * sizes.length}"
                 rate = f"{tokens / median:,.0f} | {tokens / min(seconds):,.0f}"
                 lines.append(
-                    f"| {system.name} | {beam} | {count} | {rate} | {1e3 * median / sizes.words:.2f} "
+                    f"| {system.name} | {beam} | {count} | {rate} | {1e3 * median / sizes.length:.2f} "
                     f"| {peak_memory(options.device)} |"
                 )
                 print("  " + lines[-1], flush=True)
@@ -184,23 +184,23 @@ def measure(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> li
 def random_sources(sizes: Sizes, count: int, seed: int) -> Sentences:
     """Sentences of random token ids, all of full length."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(4, sizes.vocabulary, (count, sizes.words), generator=generator).tolist()
+    return torch.randint(4, sizes.vocabulary, (count, sizes.length), generator=generator).tolist()
 
 
 def check(options: argparse.Namespace, sizes: Sizes) -> str:
     """Compare the engine with the torch model's search, both in float32."""
     model, count = build_translator(sizes, options.device), min(64, max(options.sentences))
     sources = random_sources(sizes, count, seed=2)
-    sentences = [source[: 1 + i % sizes.words] for i, source in enumerate(sources)]  # of all lengths
+    sentences = [source[: 1 + i % sizes.length] for i, source in enumerate(sources)]  # of all lengths
     cuda_engine, lines = engine(model, torch.float32, fused=options.fused), []
     for beam in options.beams:
         expected = translate_tokens(
-            model, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
+            model, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.length)
         )
         # Twice: the second search replays the captured graphs.
         *_, actual = [
             translate_tokens(
-                cuda_engine, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
+                cuda_engine, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.length)
             )
             for _ in range(2)
         ]
@@ -214,7 +214,7 @@ def check(options: argparse.Namespace, sizes: Sizes) -> str:
 def print_profile(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> None:
     """Print where the time of one search goes, for each beam."""
     model = build_translator(sizes, options.device)
-    system = Regard("regard", engine(model, dtype, fused=options.fused), sizes.words)
+    system = Regard("regard", engine(model, dtype, fused=options.fused), sizes.length)
     sources = random_sources(sizes, options.sentences[0], seed=1)
     for beam in options.beams:
         for _ in range(2):  # warm-up: the second search replays captured graphs
@@ -257,7 +257,7 @@ def main() -> None:
     sizes = QUICK if options.quick else Sizes()
     dtype = getattr(torch, options.precision)
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
-    stamp = f"{machine.stamp(where)}; {options.precision}, {sizes.words}-token sentences"
+    stamp = f"{machine.stamp(where)}; {options.precision}, {sizes.length}-token sentences"
     print(stamp, flush=True)
     if options.profile:
         print_profile(options, sizes, dtype)

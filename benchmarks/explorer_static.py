@@ -7,17 +7,13 @@ import json
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.explorer.toy import files_served
 
 from benchmarks.peers import machine
 from regard.data import corpora
@@ -49,24 +45,6 @@ TRANSLATE = """async ([address, texts]) => {
 }"""
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on this machine; yield its address."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def in_chromium(site: Path, texts: list[str]) -> dict[str, Any]:
     """Translate with the engine of a site."""
     from playwright.sync_api import sync_playwright
@@ -74,12 +52,12 @@ def in_chromium(site: Path, texts: list[str]) -> dict[str, Any]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         raise OptionError("there is no Chromium on this machine; install it with apt-get install chromium")
-    with sync_playwright() as session, served(site) as address:
+    with sync_playwright() as session, files_served(site) as address:
         browser = session.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.goto(f"{address}mechanism.html")  # a page of the site that runs nothing by itself
-        found = page.evaluate(TRANSLATE, [address, texts])
-        return found | {"version": browser.version}
+        translated = page.evaluate(TRANSLATE, [address, texts])
+        return translated | {"version": browser.version}
 
 
 @torch.no_grad()
@@ -97,32 +75,34 @@ def compare(folder: Path, texts: list[str]) -> dict[str, Any]:
         site = Path(temporary) / "site"
         write_site(site, load(folder), folder.name)
         model = load(site / "model")  # the same int8 weights
-        found = in_chromium(site, texts)
+        translated = in_chromium(site, texts)
     sources = [model.source_tokenizer.encode(text) for text in texts]
     started = time.perf_counter()
     outputs = [translate_tokens(model, [ids], strategy=GREEDY)[0][0].all_tokens for ids in sources]
     seconds = time.perf_counter() - started
     counts = {"equal": 0, "near ties": 0, "different": 0}
-    for ids, output, (_, tokens, _) in zip(sources, outputs, found["results"], strict=True):
-        own = model.target_tokenizer.tokens(output)
-        at = next((i for i, (a, b) in enumerate(zip(own, tokens, strict=False)) if a != b), len(own))
-        if own == tokens:
+    for ids, output, (_, tokens, _) in zip(sources, outputs, translated["results"], strict=True):
+        expected = model.target_tokenizer.tokens(output)
+        at = next(
+            (i for i, (a, b) in enumerate(zip(expected, tokens, strict=False)) if a != b), len(expected)
+        )
+        if expected == tokens:
             counts["equal"] += 1
         elif is_near_tie(model, [*ids, 3], output[:at]):
             counts["near ties"] += 1
         else:
             counts["different"] += 1
-    total = sum(len(tokens) for _, tokens, _ in found["results"])
+    total = sum(len(tokens) for _, tokens, _ in translated["results"])
     return {
         "model": folder.name,
         "parameters": sum(p.numel() for p in model.parameters()),
         "sentences": len(texts),
         **counts,
         "tokens": total,
-        "tokens/s in Chromium": total / sum(ms for *_, ms in found["results"]) * 1000,
+        "tokens/s in Chromium": total / sum(ms for *_, ms in translated["results"]) * 1000,
         "tokens/s in PyTorch": sum(map(len, outputs)) / seconds,
-        "seconds to load": found["loaded"] / 1000,
-        "chromium": found["version"],
+        "seconds to load": translated["loaded"] / 1000,
+        "chromium": translated["version"],
     }
 
 
@@ -131,7 +111,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("benchmarks.explorer_static", description=ABOUT)
     parser.add_argument("models", nargs="+", type=Path, help="model folders of translators")
     parser.add_argument("--sentences", type=int, default=200, help="sentences to translate")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     rows, load_average = [], machine.load_average()
     for folder in options.models:

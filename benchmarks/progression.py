@@ -1,7 +1,7 @@
 """From no attention to the Transformer on one corpus: python -m benchmarks.progression [--corpus NAME] …
 
-Trains the six models of *Deep Learning IX* and Vaswani et al. by the recipes multi30k-de-en-*, each a word
-away from the one before, with the same data, batches and steps. Then scores BLEU, BLEU by sentence length,
+Trains the six models of *Deep Learning IX* and Vaswani et al. by the recipes multi30k-de-en-*, each with one
+change to the one before, with the same data, batches and steps. Then scores BLEU, BLEU by sentence length,
 alignment error, faithfulness of attention and training FLOPs, and writes benchmarks/results/
 progression-CORPUS.json, which lessons 9, 10 and 11 read. Run the same command again after an interruption:
 finished models are kept, and a model in training resumes at its last checkpoint.
@@ -117,7 +117,7 @@ SMALL_WIDTHS = {"projected": 32, "bahdanau": 64}  # of the attention
 
 
 def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Path) -> list[str]:
-    """What changes in the recipe: the data, the size of the run, and the step's own word."""
+    """What changes in the recipe: the data, the size of the run, and the step's own keys."""
     every = max(1, steps // 2)
     changed = [
         *step.overrides, *task.overrides, f"seed={seed}", "data.corpus=null",
@@ -165,11 +165,11 @@ def spelled(text: str, language: str, task: Task) -> str:
 
 def common_words(pairs: list[tuple[str, str]], counts: tuple[int, int]) -> list[set[str]]:
     """The most frequent words of each side."""
-    found = []
+    common = []
     for side, most in enumerate(counts):
         counted = Counter(word for pair in pairs for word in pair[side].split())
-        found.append({word for word, _ in counted.most_common(most)})
-    return found
+        common.append({word for word, _ in counted.most_common(most)})
+    return common
 
 
 def read_lines(path: Path) -> list[str]:
@@ -181,7 +181,7 @@ def read_pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
     return source, target
 
 
-def trained(step: Step, folder: Path, changed: list[str]) -> Result:
+def train_or_resume(step: Step, folder: Path, changed: list[str]) -> Result:
     """Train the model, or resume its run."""
     if (folder / "recipe.yaml").is_file():
         return resume(folder)
@@ -189,10 +189,10 @@ def trained(step: Step, folder: Path, changed: list[str]) -> Result:
 
 
 def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[str, Any]:
-    """Every figure of a trained model on the test set."""
+    """All scores of a trained model on the test set."""
     sources, references = read_pairs(text, "test")
     translations = [str(line) for line in regard.translate(sources, model, beam=beam)]
-    figures: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "bleu": corpus_bleu(translations, references, tokenize=task.bleu_tokens),
         "by_length": bleu_by_length(
             translations, references, sources, edges=task.edges, tokenize=task.bleu_tokens
@@ -200,16 +200,16 @@ def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[s
     }
     if step.attends:
         result = faithfulness(model, sources[:EXPLAINED], measures=["correlation", "permuted", "uniform"])
-        figures["faithfulness"] = {name: mean.as_dict() for name, mean in result.means.items()}
+        scores["faithfulness"] = {name: mean.as_dict() for name, mean in result.means.items()}
     if task.in_gold_spelling:
-        figures["examples"] = examples(step, model)
+        scores["examples"] = examples(step, model)
         if step.attends:
             source, target = read_pairs(text, "validation")
             view = clearest_view(source, target, model)
-            figures["alignment"] = {
+            scores["alignment"] = {
                 "layer": view.layer, "reads": view.shift, **alignment(model, view, task).as_dict(),
             }  # fmt: skip
-    return figures
+    return scores
 
 
 def gold_text(longest: int | None) -> tuple[list[str], list[str], list[Gold]]:
@@ -231,8 +231,8 @@ def diagonal(task: Task) -> dict[str, Any]:
     english, french, gold = gold_text(task.longest_gold)
     links: list[Links] = []
     for source, target in zip(english, french, strict=True):
-        many, most = len(target.split()), len(source.split()) - 1
-        links.append(frozenset((round(t * most / max(1, many - 1)), t) for t in range(many)))
+        count, last = len(target.split()), len(source.split()) - 1
+        links.append(frozenset((round(t * last / max(1, count - 1)), t) for t in range(count)))
     return score(links, gold).as_dict()
 
 
@@ -260,7 +260,7 @@ def run(options: argparse.Namespace) -> int:
     text = folder.absolute() / "text"
     write_text(task, text, options.size)
     log: dict[str, Any] = {
-        "command": f"python -m benchmarks.progression {' '.join(options.words)}".strip(),
+        "command": f"python -m benchmarks.progression {' '.join(options.arguments)}".strip(),
         "regard": __version__, "date": machine.today(), "device": device_name(), "seed": options.seed,
         "corpus": task.corpus, "source": task.source, "target": task.target, "size": options.size,
         "steps": options.steps, "bleu_tokens": task.bleu_tokens,
@@ -274,7 +274,7 @@ def run(options: argparse.Namespace) -> int:
             step = STEPS[name]
             print(f"{name}: training in {folder / name}", flush=True)
             changed = overrides(step, task, options.size, options.steps, options.seed, text)
-            result = trained(step, folder / name, changed)
+            result = train_or_resume(step, folder / name, changed)
             if not result.finished:
                 print(f"{name}: interrupted at step {result.steps}; run the command again to resume")
                 return 1
@@ -299,7 +299,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def line(name: str, record: dict[str, Any]) -> str:
-    """The figures of a model in a line."""
+    """The scores of a model in one line."""
     parts = [f"{name:12} BLEU {record['bleu']:5.2f} (validation {record['validation_bleu']:.2f})"]
     parts.append("by length " + " ".join(f"{b['bleu']:.1f}" for b in record["by_length"] if b["lines"]))
     if "alignment" in record:
@@ -323,8 +323,8 @@ def main(argv: list[str] | None = None) -> int:
         "--runs", type=Path, default=ROOT / ".cache" / "progression", help="folder of the runs"
     )
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/progression-CORPUS.json")
-    words = sys.argv[1:] if argv is None else argv
-    options = parser.parse_args(words, argparse.Namespace(words=words))
+    arguments = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
     options.out = options.out or RESULTS / f"progression-{options.corpus}.json"
     options.out.parent.mkdir(parents=True, exist_ok=True)
     try:

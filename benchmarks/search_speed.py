@@ -175,7 +175,7 @@ def measure_system(system, path, truth, threads):
 
 
 def compare_search(count, real, peers, threads, seed):
-    """Write vectors, then measure regard and each peer in its own process and print their figures."""
+    """Write vectors, then measure regard and each peer in its own process and print the results."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("REGARD_BENCH")) as folder:
         path, truth = Path(folder) / "vectors.npy", Path(folder) / "truth.npy"
         write_vectors(path, count, real, seed)

@@ -1,8 +1,8 @@
 """Training on a GPU beside Hugging Face's Marian: python -m benchmarks.train_gpu [--device cpu --quick] …
 
 Transformer base (61 M parameters) by the recipe `transformer-base`: complete steps (forward, backward,
-update) in bfloat16 with float32 weights, through the trainer's own step. All sentences have --words tokens on
-both sides, so that there is no padding and target tokens/s mean the same for all. The peers see the same
+update) in bfloat16 with float32 weights, through the trainer's own step. All sentences have --length tokens
+on both sides, so that there is no padding and target tokens/s mean the same for all. The peers see the same
 batches: MarianMTModel with its own loss, in autocast, with torch's fused Adam, eager and under torch.compile;
 they compute no label smoothing and do not check whether a step was finite.
 
@@ -131,13 +131,13 @@ class Marian:
         return float(self.last_loss)
 
 
-def batches(count: int, rows: int, words: int, vocabulary: int, device: torch.device) -> list[Batch]:
+def batches(count: int, rows: int, length: int, vocabulary: int, device: torch.device) -> list[Batch]:
     """Random token ids, the same for every system."""
     generator = torch.Generator().manual_seed(1)
-    lengths = torch.full((rows,), words)
+    lengths = torch.full((rows,), length)
 
     def side() -> Tensor:
-        text = torch.randint(4, vocabulary, (rows, words), generator=generator)
+        text = torch.randint(4, vocabulary, (rows, length), generator=generator)
         text[:, -1] = EOS
         return text
 
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument(
         "--tokens", type=int, default=25_000, help="tokens of a batch on each side (default 25000)"
     )
-    parser.add_argument("--words", type=int, default=64, help="tokens of every sentence (default 64)")
+    parser.add_argument("--length", type=int, default=64, help="tokens of every sentence (default 64)")
     parser.add_argument("--vocabulary", type=int, default=32768, help="vocabulary size (default 32768)")
     names = ["regard", "regard-fused", "regard-plain", "regard-eager", "marian", "marian-compiled"]
     parser.add_argument(
@@ -252,14 +252,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40, help="rows of the profile (default 40)")
     options = parser.parse_args()
     if options.quick:
-        options.tokens, options.words, options.vocabulary, options.times, options.warm = 256, 16, 1000, 2, 1
+        options.tokens, options.length, options.vocabulary, options.times, options.warm = 256, 16, 1000, 2, 1
     device = torch.device(options.device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else options.device
-    rows = max(1, options.tokens // options.words)
-    pair = f"{options.words} + {options.words} tokens"
+    rows = max(1, options.tokens // options.length)
+    pair = f"{options.length} + {options.length} tokens"
     stamp = f"{machine.stamp(where)}; bfloat16, batches of {rows} pairs of {pair}"
     print(stamp, flush=True)
-    work = batches(options.batches, rows, options.words, options.vocabulary, device)
+    work = batches(options.batches, rows, options.length, options.vocabulary, device)
     with torch_settings(
         load_recipe("transformer-base", [f"training.device={options.device}"]), World(device), None
     ):

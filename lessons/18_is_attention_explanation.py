@@ -5,7 +5,7 @@
 # remove a word, and watch the output. Without context attention passes most of these tests; over a recurrent layer it does not.
 #
 # Sources: Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter 2019, *Attention is not not
-# Explanation*. [Faithfulness](../faithfulness.md) has all figures and larger models.
+# Explanation*. [Faithfulness](../faithfulness.md) has all metrics and larger models.
 
 # %%
 import csv
@@ -134,7 +134,7 @@ for name, result in results.items():
     shuffled = result.means["change_permuted"].value
     print(f"{name:10} permuted: {shuffled:.3f}   uniform: {change[name]:.3f}")
 points = {
-    name: [(example.figures["max_weight"], example.figures["change_permuted"]) for example in result.examples]
+    name: [(example.metrics["max_weight"], example.metrics["change_permuted"]) for example in result.examples]
     for name, result in results.items()
 }
 title = "One dot per sentence: how much permuted attention changes the output"

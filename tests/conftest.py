@@ -5,6 +5,7 @@ With REGARD_LONG=1 in the environment hypothesis draws new examples on every run
 
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -24,10 +25,31 @@ def _seeded():
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory):
-    """Prepared data goes to a folder of this module, so that nothing is found that another test has made."""
+    """Prepared data goes to a folder of this module, so that data of other tests is not reused."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def run_regard(monkeypatch, capfd):
+    """A function that runs `regard ARGUMENTS` and returns exit code, standard output and standard error.
+
+    In this process, which saves importing torch for every case.
+    """
+    from regard.cli import main
+    from regard.files import progress
+
+    monkeypatch.setattr(progress, "DELAY", 3600)  # on a busy machine progress would be printed too
+
+    def run(*args):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capfd.readouterr()
+
+    return run
 
 
 def pytest_configure():

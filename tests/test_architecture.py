@@ -68,10 +68,11 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
     for module in sorted(PACKAGE.rglob("*.py")):
         inside = module.relative_to(PACKAGE)
         folder = TESTS / inside.parts[0] if len(inside.parts) > 1 else TESTS
-        near = {path: head for path, head in tests.items() if path.is_relative_to(folder)}
-        named = any(path.name == f"test_{module.name}" for path in near)
-        covered = any(re.search(rf"(?<![/\w]){re.escape(module.name)}\b", head) for head in near.values())
-        covered = covered or any(str(inside) in head for head in tests.values())
+        same_folder = {path: top for path, top in tests.items() if path.is_relative_to(folder)}
+        named = any(path.name == f"test_{module.name}" for path in same_folder)
+        mention = rf"(?<![/\w]){re.escape(module.name)}\b"
+        covered = any(re.search(mention, top) for top in same_folder.values())
+        covered = covered or any(str(inside) in top for top in tests.values())
         if module.name not in ("__init__.py", "__main__.py") and not named and not covered:
             without.append(str(inside))
     assert not without

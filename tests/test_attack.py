@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.attack.__main__ import arguments
 from benchmarks.attack.commands import CommandResult
-from benchmarks.attack.folders import judge
+from benchmarks.attack.folders import find_problem
 from benchmarks.attack.outcome import Outcome, Plan, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,11 +39,13 @@ def test_a_failure_is_one_line_with_the_command_that_repeats_it():
 
 def test_a_changed_folder_must_be_refused_in_a_sentence_or_change_nothing():
     full = CommandResult(0, "a dog", "")
-    assert judge(CommandResult(2, "", "regard: config.json is damaged, so copy it again\n"), full) is None
-    assert judge(CommandResult(0, "a dog", ""), full) is None
-    assert "in silence" in judge(CommandResult(0, "a cat", ""), full)
-    assert "traceback" in judge(CommandResult(1, "", "Traceback (most recent call last)"), full)
-    assert "exit code 1" in judge(
+    assert (
+        find_problem(CommandResult(2, "", "regard: config.json is damaged, so copy it again\n"), full) is None
+    )
+    assert find_problem(CommandResult(0, "a dog", ""), full) is None
+    assert "without an error" in find_problem(CommandResult(0, "a cat", ""), full)
+    assert "traceback" in find_problem(CommandResult(1, "", "Traceback (most recent call last)"), full)
+    assert "exit code 1" in find_problem(
         CommandResult(1, "", "regard: config.json is damaged, so copy it again\n"), full
     )
 

@@ -24,7 +24,7 @@ def test_print():
 
 @pytest.mark.slow  # starts pytest four times
 @pytest.mark.parametrize("long", [False, True])
-def test_examples_are_the_same_on_every_run_unless_long_ones_are_asked_for(tmp_path, long):
+def test_examples_are_the_same_on_every_run_unless_the_long_profile_is_chosen(tmp_path, long):
     (tmp_path / "conftest.py").write_text(
         Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
     )

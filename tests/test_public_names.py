@@ -17,9 +17,8 @@ import regard
 TOP = """
 attend explain weights watch intervene lookup draw
 ScaledDot Additive Bilinear Causal Window Padding ALiBi Rotary Sinusoidal Softmax Sparsemax MultiHead Cache
-train resume build load Recipe Tokenizer Index huggingface RegardError
+train resume build load Recipe Tokenizer huggingface RegardError
 translate generate classify tag embed align fast Beam Sample Constraints Limits Ensemble
-Translator LanguageModel Classifier Tagger Embedder
 """
 # By subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
 SUBPACKAGES = {

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*args, **kwargs):
+    """Run a command, which must succeed; return its standard output."""
     done = subprocess.run(args, capture_output=True, text=True, **kwargs)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

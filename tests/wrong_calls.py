@@ -42,7 +42,9 @@ OTHERS = {
         "decoding": "Hypothesis attention_maps",
         "evaluation": "Cost PropertyResult cost is_equivariant is_separable sentence_bleu translation_scores",
         "layers": "Convolution Recurrence SlicedMultiHead StaticCache",
+        "models": "Classifier Embedder LanguageModel Tagger Translator",
         "pipelines": "Classification Translation",
+        "search": "Index",
     }.items()
     for name in names.split()
 }
@@ -130,10 +132,12 @@ def parameters(name):
 
 
 class Slow(BaseException):
-    pass
+    """A call took too long; not an Exception, so that the call does not catch it."""
 
 
 def within(seconds, call):
+    """Return the result of a call; raise Slow in it after some seconds."""
+
     def ring(*_):
         raise Slow
 

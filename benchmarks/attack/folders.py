@@ -56,7 +56,7 @@ def run(plan: Plan) -> list[Outcome]:
         numbers = plan.numbers(len(cases))[:: 10 if plan.quick else 1]
         with attacking("changed folders", "folders", len(numbers), "folders") as (outcome, progress):
             intact = {
-                subject.name: run_on_copy(launcher, subject, plan.folder / "used" / "whole", None)[0]
+                subject.name: run_on_copy(launcher, subject, plan.folder / "used" / "intact", None)[0]
                 for subject in subjects
             }
             unaffected = 0
@@ -65,7 +65,7 @@ def run(plan: Plan) -> list[Outcome]:
                 change = name if isinstance(name, str) else plan.draw(subject.name, name)
                 target = plan.folder / "used" / f"{subject.name}-{number}"
                 result, description = run_on_copy(launcher, subject, target, change)
-                problem = judge(result, intact[subject.name])
+                problem = find_problem(result, intact[subject.name])
                 outcome.count += 1
                 unaffected += result.code == 0
                 progress.advance()
@@ -96,7 +96,7 @@ def run_on_copy(
     return result._replace(output=answer), description
 
 
-def judge(result: CommandResult, intact: CommandResult) -> str | None:
+def find_problem(result: CommandResult, intact: CommandResult) -> str | None:
     """What is wrong with the result of a command on a changed folder; None if nothing is."""
     if intact.code:
         return f"the intact folder gives {intact.code}: {intact.errors}"
@@ -106,7 +106,7 @@ def judge(result: CommandResult, intact: CommandResult) -> str | None:
         return (
             None
             if result.output == intact.output
-            else f"used in silence, with another answer: {result.output[:200]}"
+            else f"used without an error, with another answer: {result.output[:200]}"
         )
     lines = result.errors.strip().splitlines()
     last_line = lines[-1] if lines else ""
@@ -143,11 +143,11 @@ def removed(draw: random.Random, folder: Path) -> str:
 
 
 def swapped(draw: random.Random, folder: Path) -> str:
-    first_matrix, second = any_file(draw, folder), any_file(draw, folder)
-    contents = first_matrix.read_bytes(), second.read_bytes()
-    first_matrix.write_bytes(contents[1])
+    first, second = any_file(draw, folder), any_file(draw, folder)
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
     second.write_bytes(contents[0])
-    return f"{first_matrix.relative_to(folder)} and {second.relative_to(folder)} swapped"
+    return f"{first.relative_to(folder)} and {second.relative_to(folder)} swapped"
 
 
 def mistyped(*names: str) -> Callable[[random.Random, Path], str]:
@@ -174,12 +174,12 @@ def replaced(draw: random.Random, block: Any, where: str) -> str:
     key = draw.choice(keys)
     if isinstance(block[key], dict | list) and block[key] and draw.random() < 0.8:
         return replaced(draw, block[key], f"{where}.{key}")
-    value = draw.choice([value for value in WRONG if not may_replace(block[key], value)])
+    value = draw.choice([value for value in WRONG if not is_valid_replacement(block[key], value)])
     block[key] = value
     return f"{where}.{key} is {value!r:.30}"
 
 
-def may_replace(value: Any, replacement: Any) -> bool:
+def is_valid_replacement(value: Any, replacement: Any) -> bool:
     """True if a replacement is still valid: any number for a float, a value of the same type otherwise."""
     if isinstance(value, float):
         return isinstance(replacement, int | float) and not isinstance(replacement, bool)

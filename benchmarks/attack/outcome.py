@@ -49,7 +49,7 @@ class Outcome:
 
 @contextmanager
 def attacking(what: str, part: str, total: int, unit: str) -> Iterator[tuple[Outcome, Progress]]:
-    """An outcome whose seconds are counted, and a progress bar of `total` attacks."""
+    """Yield an outcome, whose seconds are set at the end, and a progress bar of `total` attacks."""
     outcome, start = Outcome(what, part), time.monotonic()
     try:
         with track(total, what, unit) as progress:

@@ -24,12 +24,12 @@ FEED = {
 def joey_state(model):
     """A state dict for `load_state_dict(…, strict=False)`: sinusoids are buffers. One or two vocabularies."""
     state, joey = model.state_dict(), {}
-    words = {
+    embeddings = {
         "source.table": "src_embed.lut",
         "target.table": "trg_embed.lut",
         "output.projection": "decoder.output_layer",
     }
-    for ours, theirs in words.items():
+    for ours, theirs in embeddings.items():
         rows = state[f"{ours}.weight"].clone()
         rows[[0, 1]] = rows[[1, 0]]
         joey[f"{theirs}.weight"] = rows

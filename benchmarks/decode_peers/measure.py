@@ -57,10 +57,10 @@ class Row:
 class Latency:
     """Median greedy latency of one sentence, to the first token and to the last, with the best setting."""
 
-    first: float
-    whole: float
+    first_token: float
+    last_token: float
     first_setting: Setting
-    whole_setting: Setting
+    last_setting: Setting
 
 
 @dataclass
@@ -201,7 +201,7 @@ def _workers(bench: Bench, rows: dict[Name, Row]) -> Iterator[dict[Name, WorkerP
 
 @contextmanager
 def _record_failure(row: Row, workers: dict[Name, WorkerProcess] | None = None) -> Iterator[None]:
-    """Keep the error of a system in its row, and end its worker: the others go on."""
+    """Keep the error of a system in its row, and end its worker: the others continue."""
     try:
         yield
     except WorkerError as error:

@@ -31,7 +31,7 @@ HEADER = [
 LATENCY_HEADER = [
     "system",
     "precision",
-    "first word, ms",
+    "first token, ms",
     f"× {CT2}",
     "whole sentence, ms",
     f"× {CT2}",
@@ -164,10 +164,13 @@ def _latency_cells(name: Name, latencies: dict[Name, Latency]) -> list[str]:
     peer = latencies.get((CT2, precision)) if system == OURS else None
     ratios = [NONE, NONE]
     if peer is not None:
-        ratios = [f"{latency.first / peer.first:.2f}", f"{latency.whole / peer.whole:.2f}"]
-    first, whole = f"{1000 * latency.first:.1f}", f"{1000 * latency.whole:.1f}"
-    settings = dict.fromkeys(map(setting_text, (latency.first_setting, latency.whole_setting)))
-    return [system, precision, first, ratios[0], whole, ratios[1], " / ".join(settings)]
+        ratios = [
+            f"{latency.first_token / peer.first_token:.2f}",
+            f"{latency.last_token / peer.last_token:.2f}",
+        ]
+    first, last = f"{1000 * latency.first_token:.1f}", f"{1000 * latency.last_token:.1f}"
+    settings = dict.fromkeys(map(setting_text, (latency.first_setting, latency.last_setting)))
+    return [system, precision, first, ratios[0], last, ratios[1], " / ".join(settings)]
 
 
 def compare_outputs(rows: list[Row]) -> list[str]:
@@ -198,7 +201,7 @@ def _same_output(output: list[int], reference: list[int]) -> bool:
 
 def _legend() -> list[str]:
     return [
-        "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the "
+        "tokens/s: target tokens of a system's own translations, EOS included, at the median of the "
         "rounds (±: half of their range); token ids in, token ids out, so tokenisation is excluded. All "
         "systems take turns, each in its own process with the setting that was its fastest on sentences of "
         "about the median length.",
@@ -208,5 +211,5 @@ def _legend() -> list[str]:
         "peak MiB: the most the whole process held, interpreter and libraries included, in a fresh process "
         "with the one setting.",
         "One sentence: sentences of median length, one at a time, each system with the better number of "
-        "threads for it; the first word is a translation limited to one token.",
+        "threads for it; the first token is a translation limited to one token.",
     ]

@@ -19,7 +19,7 @@ PUNCTUATION = re.compile(r"([^\w\s])")
 
 @dataclass(frozen=True)
 class Text:
-    """Sentences with their references; `sources` are token ids without the end mark."""
+    """Sentences with their references; `sources` are token ids without EOS."""
 
     name: str
     sources: list[list[int]]

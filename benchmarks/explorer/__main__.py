@@ -78,13 +78,13 @@ def measure(browser, address, ready, hover, seconds):
         page.goto(address, wait_until="commit")
         if not _wait(page, reports, 1, seconds):
             return {"failure": f"not drawn in {seconds} s"}
-        found = {"first": reports[0]}
+        result = {"first": reports[0]}
         page.evaluate(
             f"(given) => {{ setTimeout(async () => report(await ({HOVER})(given))); }}", [*hover, MOVES]
         )
         if not _wait(page, reports, 2, seconds):
-            return found | {"failure": f"{MOVES} hovers took more than {seconds} s"}
-        return found | {"hover": statistics.median(reports[1]), "worst hover": max(reports[1])}
+            return result | {"failure": f"{MOVES} hovers took more than {seconds} s"}
+        return result | {"hover": statistics.median(reports[1]), "worst hover": max(reports[1])}
     except Exception as error:  # a page that runs out of memory closes in many ways
         return {"failure": first_line(error)}
 
@@ -111,13 +111,14 @@ def measure_size(browser, tokens, options):
         except (OSError, StopIteration) as error:
             theirs = {"failure": first_line(error)}
     return [
-        {"tokens": tokens, "system": name, **found} for name, found in (("regard", ours), ("BertViz", theirs))
+        {"tokens": tokens, "system": name, **result}
+        for name, result in (("regard", ours), ("BertViz", theirs))
     ]
 
 
-def as_row(found):
-    cells = [f"{found[key]:,.1f}" if key in found else NONE for key in ("first", "hover", "worst hover")]
-    return [str(found["tokens"]), found["system"], *cells, found.get("failure", "")]
+def as_row(result):
+    cells = [f"{result[key]:,.1f}" if key in result else NONE for key in ("first", "hover", "worst hover")]
+    return [str(result["tokens"]), result["system"], *cells, result.get("failure", "")]
 
 
 def main():

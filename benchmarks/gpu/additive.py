@@ -116,12 +116,12 @@ def errors(system: System, scale: float, shape: tuple[int, ...]) -> dict[str, fl
     grad = torch.randn_like(out)
     results = (out, *torch.autograd.grad(out, inputs, grad))
     truth = (true, *torch.autograd.grad(true, exact, grad.double()))
-    found = {}
+    by_name = {}
     for name, x, y in zip(("output", "a", "b", "w", "v"), results, truth, strict=True):
         difference = x.double() - y
-        found[name] = (difference.norm() / y.norm()).item()
-        found[f"{name}, largest"] = (difference.abs().max() / y.abs().max()).item()
-    return found
+        by_name[name] = (difference.norm() / y.norm()).item()
+        by_name[f"{name}, largest"] = (difference.abs().max() / y.abs().max()).item()
+    return by_name
 
 
 def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> 
 
         with torch.no_grad():
             forward = milliseconds(lambda: system(*inputs))
-            alone = kernel_time(lambda: system(*inputs)) if "triton" in name else math.nan
+            kernel_only = kernel_time(lambda: system(*inputs)) if "triton" in name else math.nan
             torch.cuda.reset_peak_memory_stats()
             system(*inputs)
             memory = torch.cuda.max_memory_allocated() / 2**30
@@ -144,12 +144,13 @@ def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> 
         torch.cuda.reset_peak_memory_stats()
         both()
         peak = torch.cuda.max_memory_allocated() / 2**30
-        found = {} if "projections" in name else errors(system, scale, shape)
+        error_by_name = {} if "projections" in name else errors(system, scale, shape)
     except Exception as error:
         return {"system": name, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
     return {
-        "system": name, "forward": forward, "forward without host time": alone, "with backward": training,
-        "memory, forward": memory, "memory, with backward": peak, "error": found,
+        "system": name, "forward": forward, "forward without host time": kernel_only,
+        "with backward": training, "memory, forward": memory, "memory, with backward": peak,
+        "error": error_by_name,
     }  # fmt: skip
 
 
@@ -238,14 +239,14 @@ def main() -> None:
             table.append(measure(name, system, shape, args.scale))
             print(line(table[-1]), flush=True)
             torch.cuda.empty_cache()
-    each = parts(shape)
-    print("passes, ms: " + ", ".join(f"{name} {t:.3f}" for name, t in each.items()))
+    pass_times = parts(shape)
+    print("passes, ms: " + ", ".join(f"{name} {t:.3f}" for name, t in pass_times.items()))
     after = clocks()
     print(after)
     result = {
         "stamp": machine.stamp(torch.cuda.get_device_name()), "triton": version("triton"), "clocks": after,
         "shape": shape, "scale": args.scale, "blocks": asdict(additive_gpu.BLOCKS), "table": table,
-        "passes": each, "sweep": sweep(shape) if args.sweep else [],
+        "passes": pass_times, "sweep": sweep(shape) if args.sweep else [],
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"additive-{datetime.now(UTC):%Y-%m-%d-%H%M}.json"

@@ -103,7 +103,7 @@ def _train(process: WorkerProcess, result: Result) -> None:
 
 @contextmanager
 def _record_failure(result: Result) -> Iterator[None]:
-    """Keep the error of a system in its result: the others go on."""
+    """Keep the error of a system in its result: the others continue."""
     try:
         yield
     except WorkerError as error:

@@ -29,7 +29,7 @@ def facts(task: Task, corpus: str, command: str, load: float | None) -> dict:
         "labels": sum(pairs.labels for pairs in timed),
         "tokens": sum(pairs.tokens for pairs in timed),
         "padding": 1 - sum(pairs.tokens for pairs in timed) / sum(pairs.padded for pairs in timed),
-        "steps": len(task.learn),
+        "steps": len(task.training),
         "batches": [
             f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed
         ],

@@ -63,17 +63,17 @@ class Task:
     """Batches to train on, to time and to validate on; they share no sentence."""
 
     sizes: Sizes
-    learn: list[Pairs]
+    training: list[Pairs]
     timed: list[Pairs]
     held_out: list[Pairs]
 
     def save(self, folder: Path) -> None:
         arrays = {}
-        for name in ("learn", "timed", "held_out"):
+        for name in ("training", "timed", "held_out"):
             for i, pairs in enumerate(getattr(self, name)):
                 arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"] = pairs.source, pairs.target
         np.savez(folder / "batches.npz", **arrays)
-        counts = {name: len(getattr(self, name)) for name in ("learn", "timed", "held_out")}
+        counts = {name: len(getattr(self, name)) for name in ("training", "timed", "held_out")}
         (folder / "task.json").write_text(
             json.dumps({"sizes": asdict(self.sizes), **counts}), encoding="utf-8"
         )
@@ -87,7 +87,7 @@ class Task:
                     Pairs(arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"])
                     for i in range(content[name])
                 ]
-                for name in ("learn", "timed", "held_out")
+                for name in ("training", "timed", "held_out")
             }
         return cls(Sizes(**content["sizes"]), **parts)
 
@@ -98,7 +98,7 @@ def make_task(
     held_out: list[tuple[str, str]],
     sizes: Sizes,
     tokens: int,
-    learn: int,
+    training_steps: int,
     timed: int,
 ) -> Task:
     """Train a joint byte-level BPE and batch both parts, at most `tokens` padded tokens on each side.
@@ -112,7 +112,7 @@ def make_task(
     order = np.random.default_rng(sizes.seed).permutation(len(training_batches))
     return Task(
         sizes,
-        learn=[training_batches[i] for i in order[:learn]],
+        training=[training_batches[i] for i in order[:training_steps]],
         timed=[batches[i] for i in sorted(timed_indices)],
         held_out=_batches(encode(held_out), tokens, sizes.longest)[:8],
     )

@@ -76,7 +76,7 @@ class Worker:
         """One step on each training batch; return the held-out loss before and after."""
         torch.set_num_threads(threads)
         before = self.held_out()
-        losses = [self.step(pairs) for pairs in self.task.learn]
+        losses = [self.step(pairs) for pairs in self.task.training]
         return {"before": before, "after": self.held_out(), "losses": losses}
 
     def time(self, threads: int, batch: int) -> dict:

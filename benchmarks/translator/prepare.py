@@ -52,14 +52,14 @@ def order(pair: Pair) -> bytes:
 
 def held_out(rows: Iterable[Pair]) -> list[Pair]:
     """One pair of each English sentence and of each other sentence, drawn at random."""
-    kept, seen = [], (set(), set())
+    drawn, seen = [], (set(), set())
     for pair in sorted(rows, key=order):
         sides = [comparable(text) for text in pair]
         if all(sides) and sides[0] not in seen[0] and sides[1] not in seen[1]:
-            kept.append(pair)
+            drawn.append(pair)
             for seen_texts, side in zip(seen, sides, strict=True):
                 seen_texts.add(side)
-    return kept
+    return drawn
 
 
 def read(corpus: str, split: str, language: str) -> Iterator[Pair]:
@@ -109,16 +109,16 @@ def prepare(out: Path, europarl: int) -> None:
     for language, (tatoeba, parliament) in PAIRS.items():
         for corpus, limit in ((tatoeba, None), (parliament, europarl)):
             pairs = [pair for pair in read(corpus, "train", language) if limit is None or is_plausible(pair)]
-            kept: list[Pair] = []
+            chosen: list[Pair] = []
             with track(limit or len(pairs), f"choosing pairs of {corpus}", "pairs") as progress:
                 for pair in pairs if limit is None else sorted(pairs, key=order):
                     if comparable(pair[0]) in excluded["en"] or comparable(pair[1]) in excluded[language]:
                         continue
-                    kept.append(pair)
+                    chosen.append(pair)
                     progress.advance(1)
-                    if len(kept) == limit:
+                    if len(chosen) == limit:
                         break
-            write_pairs(out, corpus, language, "train", kept)
+            write_pairs(out, corpus, language, "train", chosen)
 
 
 def write_pairs(out: Path, corpus: str, language: str, split: str, pairs: list[Pair]) -> None:

@@ -105,8 +105,9 @@ class Session:
 
         folder = self.run(name)
         if (folder / "recipe.yaml").is_file():
-            kept = [limit for limit in limits if not (name.endswith("-tatoeba") and "steps" in limit)]
-            resume(folder, overrides=kept)
+            # The schedule of a fine-tuned run depends on its steps, so they stay.
+            new_limits = [limit for limit in limits if not (name.endswith("-tatoeba") and "steps" in limit)]
+            resume(folder, overrides=new_limits)
             return
         train(RECIPES / f"{name}.yaml", folder=folder, overrides=[*self._files(files), *limits, *overrides])
 
@@ -189,14 +190,14 @@ class Session:
         for name, threads in COMPANIONS.items():
             folder = self.run(name)
             if (folder / "recipe.yaml").is_file():
-                words = ["resume", str(folder)]
+                arguments = ["resume", str(folder)]
             else:
-                words = ["train", name, "--run", str(folder)]
-                words += ["training.device=cpu", f"training.threads={threads}", *self._pairs_of(name)]
+                arguments = ["train", name, "--run", str(folder)]
+                arguments += ["training.device=cpu", f"training.threads={threads}", *self._pairs_of(name)]
             with (self.work / "runs" / f"{name}.txt").open("w") as log:
                 environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
                 subprocess.Popen(
-                    [sys.executable, "-m", "regard", *words],
+                    [sys.executable, "-m", "regard", *arguments],
                     stdout=log,
                     stderr=log,
                     env=environment,

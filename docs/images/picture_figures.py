@@ -12,24 +12,24 @@ from regard.pictures import HeadGrid, Picture
 RECURRENT = {"kind": "recurrent", "width": 512}
 
 
-def heat_map(small: regard.Translator) -> Picture:
+def heat_map(small: regard.models.Translator) -> Picture:
     """The cross-attention of a translation as a heat map, the mean of the last layer's heads."""
     return regard.translate(SENTENCE, small, beam=4, attention=True).attention.picture(layer=1)
 
 
-def lines(small: regard.Translator) -> Picture:
+def lines(small: regard.models.Translator) -> Picture:
     """One head of it as lines."""
     attention = regard.translate(SENTENCE, small, beam=4, attention=True).attention
     layer, head = attention.best_head()
     return attention.picture("lines", layer=layer, head=head)
 
 
-def grid(small: regard.Translator) -> Picture:
+def grid(small: regard.models.Translator) -> Picture:
     """The cross-attention of every layer and head of a Transformer."""
     return regard.translate(SENTENCE, small, beam=4, attention=True).attention.picture("grid")
 
 
-def review(sst2_attention: regard.Classifier) -> Picture:
+def review(sst2_attention: regard.models.Classifier) -> Picture:
     """The words of a film review with the weights of attention pooling."""
     return regard.classify("not a bad film at all", sst2_attention, attention=True).attention.picture()
 
@@ -64,7 +64,7 @@ def no_attention() -> Picture:
     return regard.draw(_translator({"kind": "recurrent", "attention": "none"}))
 
 
-def _translator(decoder: dict[str, str]) -> regard.Translator:
+def _translator(decoder: dict[str, str]) -> regard.models.Translator:
     return regard.build({"dim": 512, "encoder": RECURRENT, "decoder": decoder}, 10, 10)
 
 

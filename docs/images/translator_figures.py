@@ -10,7 +10,7 @@ from regard.decoding import attention_maps
 SENTENCE = "Tom does not want to go to school."
 
 
-def attention(bahdanau: regard.Translator) -> Drawing:
+def attention(bahdanau: regard.models.Translator) -> Drawing:
     """The attention matrix of a translation: rows are target tokens, columns source tokens, dark is large."""
     translation = regard.translate(SENTENCE, bahdanau, beam=4, attention=True)
     seen = translation.hypotheses[0].attention
@@ -21,7 +21,7 @@ def attention(bahdanau: regard.Translator) -> Drawing:
     return drawing
 
 
-def alignment(bahdanau: regard.Translator) -> Drawing:
+def alignment(bahdanau: regard.models.Translator) -> Drawing:
     """Word alignment of the same translation, drawn as lines between the words."""
     text = regard.translate(SENTENCE, bahdanau, beam=4)
     links = regard.align(SENTENCE, text, bahdanau)
@@ -41,7 +41,7 @@ def alignment(bahdanau: regard.Translator) -> Drawing:
     return drawing
 
 
-def heads(small: regard.Translator) -> Drawing:
+def heads(small: regard.models.Translator) -> Drawing:
     """Every head of a small Transformer's encoder on one sentence, as `watch` records it."""
     tokens = small.source_tokenizer.encode(SENTENCE)
     (seen,) = attention_maps([[*tokens]], [[3]], small)
@@ -56,7 +56,7 @@ def heads(small: regard.Translator) -> Drawing:
     return drawing
 
 
-def beam(small: regard.Translator) -> Drawing:
+def beam(small: regard.models.Translator) -> Drawing:
     """The prefix tree of the n-best list of a beam search, with the log-probability of each finished text."""
     translation = regard.translate("I do not know him.", small, beam=5, nbest=5)
     tree: dict[tuple[str, ...], float | None] = {(): None}

@@ -52,12 +52,7 @@ if TYPE_CHECKING:
     from regard.decoding.limits import Limits
     from regard.decoding.sampling import Sample
     from regard.diagrams.drawing import draw
-    from regard.models.classifier import Classifier
-    from regard.models.embedder import Embedder
     from regard.models.folder import load
-    from regard.models.language_model import LanguageModel
-    from regard.models.tagger import Tagger
-    from regard.models.translator import Translator
     from regard.pipelines.align import align
     from regard.pipelines.classify import classify
     from regard.pipelines.embed import embed
@@ -65,7 +60,6 @@ if TYPE_CHECKING:
     from regard.pipelines.tag import tag
     from regard.pipelines.translate import translate
     from regard.recipe.loading import Recipe, build
-    from regard.search.index import Index
     from regard.training.trainer import resume, train
 
 __all__ = [
@@ -75,12 +69,8 @@ __all__ = [
     "Bilinear",
     "Cache",
     "Causal",
-    "Classifier",
     "Constraints",
-    "Embedder",
     "Ensemble",
-    "Index",
-    "LanguageModel",
     "Limits",
     "MultiHead",
     "Padding",
@@ -92,9 +82,7 @@ __all__ = [
     "Sinusoidal",
     "Softmax",
     "Sparsemax",
-    "Tagger",
     "Tokenizer",
-    "Translator",
     "Window",
     "align",
     "attend",
@@ -120,18 +108,12 @@ __all__ = [
 # Imported on first use, so that `import regard` needs torch alone.
 _HOMES = {
     "Beam": "decoding.beam",
-    "Classifier": "models.classifier",
     "Constraints": "decoding.constraints",
-    "Embedder": "models.embedder",
     "Ensemble": "decoding.ensemble",
-    "Index": "search.index",
-    "LanguageModel": "models.language_model",
     "Limits": "decoding.limits",
     "Recipe": "recipe.loading",
     "Sample": "decoding.sampling",
-    "Tagger": "models.tagger",
     "Tokenizer": "data.tokenizer",
-    "Translator": "models.translator",
     "align": "pipelines.align",
     "build": "recipe.loading",
     "classify": "pipelines.classify",

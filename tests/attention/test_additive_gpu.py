@@ -3,9 +3,6 @@
 Covers additive_gpu.py, triton_additive.py. On a GPU: test_cuda.py.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +15,14 @@ from regard.attention.kernels import additive_gpu, triton
 from regard.attention.machine import Machine
 from regard.attention.plan import UNMEASURED, make_plan
 from regard.errors import KernelError
+from tests.triton_interpreter import run_interpreted
 
 HOPPER = Machine("cuda", (9, 0))
 
 
 def interpreted(what):
     """Run a part of the cases in Triton's interpreter."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("triton_additive_cases.py")
-    command = [sys.executable, "-W", "ignore", script, what]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
+    return run_interpreted(Path(__file__).with_name("triton_additive_cases.py"), what, timeout=1800)
 
 
 def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_positions():

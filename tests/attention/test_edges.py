@@ -823,8 +823,8 @@ def test_additive_kernels_agree_for_few_and_many_queries(Tq, size, learned_bias)
             out = attend(leaves[0], projected, leaves[2], energy=ProjectedAdditive(e), kernel=name, **options)
         except KernelError:
             continue
-        wanted = [*leaves[: 4 if learned_bias else 3], e.v, e.Wq.weight, e.Wk.weight]
-        results[name] = (out, *torch.autograd.grad(out.square().sum(), wanted))
+        with_gradient = [*leaves[: 4 if learned_bias else 3], e.v, e.Wq.weight, e.Wk.weight]
+        results[name] = (out, *torch.autograd.grad(out.square().sum(), with_gradient))
     assert len(results) > 1
     for name, result in results.items():
         for a, b in zip(result, results["reference"], strict=True):

@@ -596,13 +596,13 @@ def test_only_matches_the_path_of_a_layer_without_self_or_cross():
 
 
 def test_a_call_given_to_on_call_expires_when_it_returns():
-    kept = []
+    recorded_calls = []
     layer = regard.MultiHead(8, 2)
-    with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
+    with regard.watch(layer, on_call=lambda name, recorded: recorded_calls.append(recorded)):
         layer(torch.randn(1, 5, 8))
     with pytest.raises(OptionError, match="until on_call returns"):
-        kept[0].weights()
-    assert "no longer kept" in repr(kept[0])
+        recorded_calls[0].weights()
+    assert "no longer kept" in repr(recorded_calls[0])
 
 
 def test_the_error_explains_hand_written_attention_beside_recorded_attention():

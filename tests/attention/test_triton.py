@@ -4,9 +4,6 @@ Covers triton_band.py, triton_launch.py.
 """
 
 import gc
-import os
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +17,13 @@ from regard.attention.call import make_call
 from regard.attention.kernels import triton
 from regard.attention.machine import Machine
 from regard.attention.plan import make_plan
+from tests.triton_interpreter import run_interpreted
 
 HOPPER = Machine("cuda", (9, 0))
 
 
 def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_positions():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("triton_cases.py")
-    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=600)
+    done = run_interpreted(Path(__file__).with_name("triton_cases.py"))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

@@ -4,12 +4,12 @@ import gzip
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard.cli import main
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
@@ -54,14 +54,8 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", "align", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+def run(run_regard):
+    return partial(run_regard, "align")
 
 
 def lines(links):
@@ -213,20 +207,14 @@ def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(run, made, args
     assert out == ""
 
 
+def command(path):
+    """`regard align` as a separate process."""
+    files = [str(path / name) for name in ("forward", "src", "tgt.gz")]
+    return [sys.executable, "-m", "regard", "align", "-m", files[0], "-i", *files[1:]]
+
+
 def test_a_closed_pipe_ends_the_command_without_an_error(made):
-    path = made[0]
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "align",
-        "-m",
-        str(path / "forward"),
-        "-i",
-        str(path / "src"),
-        str(path / "tgt.gz"),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command(made[0]), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b""
@@ -235,20 +223,8 @@ def test_a_closed_pipe_ends_the_command_without_an_error(made):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_full_disk_is_an_error_of_one_sentence(made):
-    path = made[0]
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "align",
-        "-m",
-        str(path / "forward"),
-        "-i",
-        str(path / "src"),
-        str(path / "tgt.gz"),
-    ]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        done = subprocess.run(command(made[0]), stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("regard: the disk of standard output is full")
     assert done.stderr.count("\n") == 1

@@ -5,25 +5,17 @@ import json
 import lzma
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-from regard.cli import main
 from regard.evaluation.translation import translation_scores
 from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process, which saves importing torch for every case."""
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", "bleu", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+def run(run_regard):
+    return partial(run_regard, "bleu")
 
 
 def join(lines):

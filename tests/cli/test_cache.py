@@ -2,24 +2,17 @@
 
 import json
 import os
-import sys
+from functools import partial
 
 import pytest
 
-from regard.cli import cache, main
+from regard.cli import cache
 
 
 @pytest.fixture
-def regard(monkeypatch, capsys, tmp_path):
+def regard(run_regard, monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", "cache", *args])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+    return partial(run_regard, "cache")
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
-import typer
 
 from regard.cli import classify
 from regard.errors import DataError, FolderError, OptionError, RegardError
@@ -24,10 +24,8 @@ from tests.decoding.model_folders import classifier, translator
 
 # The command in a separate process, with chunks of a few lines on request.
 START = (
-    "import sys, typer; from regard.pipelines import input as source; source.CHUNK_LINES = {lines}; import "
-    "regard.cli.main as main; "
-    "from regard.cli import classify; names = [c.name for c in main.app.registered_commands]; "
-    "'classify' in names or main.app.command('classify')(classify.command); main.run()"
+    "from regard.pipelines import input as source; source.CHUNK_LINES = {lines}; "
+    "from regard.cli.main import run; run()"
 )
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -38,17 +36,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def regard(capfd):
-    """Run the command in this process; return exit code, standard output and standard error."""
-    app = typer.Typer()
-    app.command()(classify.command)
-
-    def call(*args):
-        capfd.readouterr()
-        code = app([str(arg) for arg in args], standalone_mode=False)
-        return (code or 0, *capfd.readouterr())
-
-    return call
+def regard(run_command):
+    return partial(run_command, classify.command)
 
 
 def line(result, top=1):
@@ -182,15 +171,15 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
 
 
 def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
-    (one,), (looked,) = label(["hello world"], load(folder)), word_attention(["hello world"], load(folder))
+    (one,), (attended,) = label(["hello world"], load(folder)), word_attention(["hello world"], load(folder))
     shown = " ".join(
-        f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True)
+        f"{word}({weight:.2f})" for word, weight in zip(attended.words, attended.weights, strict=True)
     )
     assert regard("--attention", "hello world", "--model", folder)[1] == f"{line(one)}  {shown}\n"
     assert regard("--attention", "", "--model", folder)[1] == "\n"
     record = json.loads(regard("--attention", "--jsonl", "hello world", "--model", folder)[1])
     assert [word for word, _ in record["attention"]] == ["hello", "world"]
-    assert [weight for _, weight in record["attention"]] == pytest.approx(looked.weights, abs=1e-6)
+    assert [weight for _, weight in record["attention"]] == pytest.approx(attended.weights, abs=1e-6)
     monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
     assert "\x1b[38;5;196m" in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]
     assert "\x1b[2J" not in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]

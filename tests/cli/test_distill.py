@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from regard.cli import main
 from regard.recipe.loading import dump_yaml
 from regard.training.trainer import train
 from tests.training.tiny import recipe as tiny_recipe
@@ -27,18 +26,11 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def regard(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in an empty folder with an empty cache."""
+def regard(run_regard, monkeypatch, tmp_path):
+    """`run_regard` in an empty folder with an empty cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+    return run_regard
 
 
 def test_a_teacher_a_student_and_the_file_of_translations(regard, place, tmp_path):

@@ -1,11 +1,9 @@
 """Tests of evaluate.py for classifiers: scores, plots, predictions, errors in one sentence."""
 
 import json
-import sys
 
 import pytest
 
-from regard.cli import main
 from regard.training.trainer import train
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -24,34 +22,27 @@ def table(path, rows):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory, own_cache):
-    folder = tmp_path_factory.mktemp("classifier")
+def train_classifier(folder, pooling, steps):
+    """Train a classifier of ROWS; return the folder of its run."""
     recipe = {
         "name": "yes-no", "task": "classify",
         "data": {name: [table(folder / f"{name}.csv", ROWS)] for name in ("train", "validation", "test")},
         "tokenizer": {"kind": "word", "size": 20},
-        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "embedding"}, "pooling": "mean"},
+        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "embedding"}, "pooling": pooling},
         "optimizer": {"lr": 0.1}, "schedule": {"kind": "constant"},
-        "training": {"steps": 30, "validate_every": 10, "device": "cpu", "threads": 1, "smoothing": 0.0},
+        "training": {
+            "steps": steps, "validate_every": 10, "device": "cpu", "threads": 1, "smoothing": 0.0
+        },
     }  # fmt: skip
     return train(recipe, folder=folder / "run", quiet=True).folder
 
 
-@pytest.fixture
-def regard(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, own_cache):
+    return train_classifier(tmp_path_factory.mktemp("classifier"), "mean", 30)
 
 
-def test_figures_confusion_and_calibration_are_printed(regard, model):
+def test_scores_confusion_and_calibration_are_printed(regard, model):
     code, out, _ = regard("evaluate", model)
     assert code == 0 and "6 lines" in out
     assert "accuracy 1.0000" in out and "expected calibration error" in out

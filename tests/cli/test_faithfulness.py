@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_evaluate import ROWS, model, regard, table  # noqa: F401 (fixtures)
+from tests.cli.test_evaluate import table, train_classifier
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 QUICK = ("--measure", "correlation", "--measure", "uniform")
@@ -12,21 +12,11 @@ QUICK = ("--measure", "correlation", "--measure", "uniform")
 
 @pytest.fixture(scope="module")
 def attending(tmp_path_factory, own_cache):
-    from regard.training.trainer import train
-
-    folder = tmp_path_factory.mktemp("attending")
-    recipe = {
-        "name": "yes-no", "task": "classify",
-        "data": {name: [table(folder / f"{name}.csv", ROWS)] for name in ("train", "validation", "test")},
-        "tokenizer": {"kind": "word", "size": 20},
-        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "embedding"}, "pooling": "attention"},
-        "optimizer": {"lr": 0.1}, "schedule": {"kind": "constant"},
-        "training": {"steps": 10, "validate_every": 10, "device": "cpu", "threads": 1, "smoothing": 0.0},
-    }  # fmt: skip
-    return train(recipe, folder=folder / "run", quiet=True).folder
+    """A classifier with attention pooling."""
+    return train_classifier(tmp_path_factory.mktemp("attending"), "attention", 10)
 
 
-def test_a_table_with_a_sentence_per_figure_and_a_report(regard, attending, tmp_path):  # noqa: F811
+def test_a_table_with_a_sentence_per_metric_and_a_report(regard, attending, tmp_path):
     page = tmp_path / "page.html"
     code, out, _ = regard("faithfulness", attending, *QUICK, "--limit", 4, "--report", page)
     assert code == 0 and "pooling.attention.cross; 4 texts" in out
@@ -34,7 +24,7 @@ def test_a_table_with_a_sentence_per_figure_and_a_report(regard, attending, tmp_
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_json_has_examples_means_seeds_and_the_diagnostic(regard, attending):  # noqa: F811
+def test_json_has_examples_means_seeds_and_the_diagnostic(regard, attending):
     args = ("--json", "--limit", 3, "--seed", 2, "--other-seed", attending, "--diagnostic")
     code, out, _ = regard("faithfulness", attending, *QUICK, *args)
     record = json.loads(out)
@@ -43,7 +33,7 @@ def test_json_has_examples_means_seeds_and_the_diagnostic(regard, attending):  #
     assert record["means"]["change_uniform"]["count"] == 3
 
 
-def test_texts_and_files_of_ones_own(regard, attending, tmp_path):  # noqa: F811
+def test_texts_and_files_of_ones_own(regard, attending, tmp_path):
     code, out, _ = regard("faithfulness", attending, *QUICK, "--text", "so good", "--json")
     assert code == 0 and [e["tokens"] for e in json.loads(out)["examples"]] == [["so", "good"]]
     data = table(tmp_path / "own.csv", [("bad", "no"), ("so so good", "yes")])
@@ -61,17 +51,18 @@ def test_texts_and_files_of_ones_own(regard, attending, tmp_path):  # noqa: F811
         (["--report", "nowhere/page.html"], "does not exist"),
     ],
 )
-def test_wrong_input_is_an_error_of_one_sentence(regard, attending, args, words):  # noqa: F811
+def test_wrong_input_is_an_error_of_one_sentence(regard, attending, args, words):
     code, out, err = regard("faithfulness", attending, *args)
     assert code == 2 and words in err and not out and "Traceback" not in err
 
 
-def test_a_model_without_attention_is_an_error_of_one_sentence(regard, model):  # noqa: F811
+def test_a_model_without_attention_is_an_error_of_one_sentence(regard, tmp_path):
+    model = train_classifier(tmp_path, "mean", 1)
     code, _, err = regard("faithfulness", model, "--text", "good")
     assert code == 2 and "no attention that could explain" in err
 
 
-def test_a_hugging_face_folder(regard, tmp_path):  # noqa: F811
+def test_a_hugging_face_folder(regard, tmp_path):
     hf = pytest.importorskip("transformers")
     from tests.evaluation.explanation.small_models import huggingface_tokenizer
 

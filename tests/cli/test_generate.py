@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
-import typer
 
 from regard.cli import generate
 from regard.decoding.limits import Limits
@@ -23,17 +23,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def regard(capfdbinary):
-    """Run the command in this process; return exit code, standard output and standard error."""
-    app = typer.Typer()
-    app.command()(generate.command)
-
-    def call(*args):
-        capfdbinary.readouterr()
-        code = app([str(arg) for arg in args], standalone_mode=False)
-        return (code or 0, *(text.decode() for text in capfdbinary.readouterr()))
-
-    return call
+def regard(run_command):
+    return partial(run_command, generate.command)
 
 
 def test_a_stream_is_the_prompt_and_its_continuation(folder, regard):

@@ -6,12 +6,10 @@ Covers recipe/own_files.py.
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from regard.cli import main
 from regard.errors import DataError
 from regard.models.folder import load as load_model
 from regard.recipe.loading import load_recipe
@@ -37,19 +35,12 @@ SHORT = [
 
 
 @pytest.fixture
-def regard(monkeypatch, capfd, tmp_path):
-    """Run the command line in this process, in a folder with the files."""
+def regard(run_regard, monkeypatch, tmp_path):
+    """`run_regard` in a folder with the files."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capfd.readouterr()
-
-    return inner
+    return run_regard
 
 
 @pytest.mark.parametrize(("word", "name"), [("classifier", "my.csv"), ("tagger", "my.conll")])

@@ -1,31 +1,14 @@
 """Tests of index.py, search.py, duplicates.py, label.py and document_options.py."""
 
 import json
-import sys
 
 import pytest
 
-from regard.cli import duplicates, index, label, main, search
+from regard.cli import index
 from regard.models.folder import save
 from tests.search.small import TEXTS, embedder
 
 pytest.importorskip("usearch")
-for name, group in (("index", index), ("search", search), ("duplicates", duplicates), ("label", label)):
-    if name not in [command.name for command in main.app.registered_commands]:
-        main.app.command(name)(group.command)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process, which saves importing torch for every case."""
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
 
 
 def write_model(folder, **changes):
@@ -47,46 +30,47 @@ def texts(tmp_path):
 
 
 @pytest.fixture
-def made(run, model, texts, tmp_path):
-    assert run("index", texts, "-o", tmp_path / "i", "-m", model)[0] == 0
+def made(run_regard, model, texts, tmp_path):
+    assert run_regard("index", texts, "-o", tmp_path / "i", "-m", model)[0] == 0
     return tmp_path / "i"
 
 
-def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, texts, tmp_path):
-    code, out, _ = run("search", made, TEXTS[2], "-k", 2, "--by", "vectors")
+def test_an_index_is_made_searched_added_to_and_taken_from(run_regard, made, model, texts, tmp_path):
+    code, out, _ = run_regard("search", made, TEXTS[2], "-k", 2, "--by", "vectors")
     assert (
         code == 0 and out.splitlines()[0] == f"1.0000\t{texts}:3\t{TEXTS[2]}" and len(out.splitlines()) == 2
     )
-    code, out, _ = run("search", made, "moon", "--by", "bm25", "--json")
+    code, out, _ = run_regard("search", made, "moon", "--by", "bm25", "--json")
     assert code == 0 and [hit["text"] for hit in json.loads(out)["documents"]] == [TEXTS[1]]
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "new", "text": "the moon shines"}\n', encoding="utf-8")
-    code, out, _ = run("index", more, "--id", "id", "-o", made, "--add")
+    code, out, _ = run_regard("index", more, "--id", "id", "-o", made, "--add")
     assert code == 0 and "9 documents" in out
-    code, out, _ = run("search", made, "the moon shines", "-k", 1)
+    code, out, _ = run_regard("search", made, "the moon shines", "-k", 1)
     assert code == 0 and out.split("\t")[1] == "new"
-    assert run("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents left\n"
+    assert run_regard("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents left\n"
     assert (
-        run("index", "-o", made, "--compact")[1]
+        run_regard("index", "-o", made, "--compact")[1]
         == "1 removed document deleted from the disk, 8 documents left\n"
     )
-    assert "8 documents, vectors of width 32" in run("index", "-o", made)[1]
-    assert "the moon shines" not in run("search", made, "the moon shines")[1]
+    assert "8 documents, vectors of width 32" in run_regard("index", "-o", made)[1]
+    assert "the moon shines" not in run_regard("search", made, "the moon shines")[1]
 
 
-def test_adding_skips_documents_that_are_in_the_index(run, made, texts):
-    code, out, errors = run("index", texts, "-o", made, "--add")
+def test_adding_skips_documents_that_are_in_the_index(run_regard, made, texts):
+    code, out, errors = run_regard("index", texts, "-o", made, "--add")
     assert code == 0 and "8 documents are already in the index" in errors and ": 8 documents" in out
     texts.write_text("another first line\n", encoding="utf-8")
-    code, _, errors = run("index", texts, "-o", made, "--add")
+    code, _, errors = run_regard("index", texts, "-o", made, "--add")
     assert code == 2 and "with another text; give it another id" in errors and errors.count("\n") == 1
-    assert run("index", texts, "-o", made, "--replace")[0] == 0
+    assert run_regard("index", texts, "-o", made, "--replace")[0] == 0
     assert (
-        run("search", made, "another first line", "--by", "bm25")[1].split("\t")[2] == "another first line\n"
+        run_regard("search", made, "another first line", "--by", "bm25")[1].split("\t")[2]
+        == "another first line\n"
     )
 
 
-def test_an_interrupt_keeps_added_documents(run, model, texts, tmp_path, monkeypatch):
+def test_an_interrupt_keeps_added_documents(run_regard, model, texts, tmp_path, monkeypatch):
     """Ctrl-C in the second chunk keeps the first; with --add the rest is added, without duplicates."""
     monkeypatch.setattr(index, "CHUNK", 3)
     real, calls = index._add, []
@@ -98,32 +82,32 @@ def test_an_interrupt_keeps_added_documents(run, model, texts, tmp_path, monkeyp
         return real(*args)
 
     monkeypatch.setattr(index, "_add", stops)
-    code, _, errors = run("index", texts, "-o", tmp_path / "i", "-m", model)
+    code, _, errors = run_regard("index", texts, "-o", tmp_path / "i", "-m", model)
     assert (
         code == 130
         and "stopped after 3 documents, which are kept; resume with: regard index" in errors
         and "--add" in errors
     )
-    code, out, errors = run("index", texts, "-o", tmp_path / "i", "--add")
+    code, out, errors = run_regard("index", texts, "-o", tmp_path / "i", "--add")
     assert code == 0 and "3 documents are already in the index" in errors and ": 8 documents" in out
 
 
-def test_questions_of_a_file_are_scored_by_judgements(run, made, texts, tmp_path):
+def test_questions_of_a_file_are_scored_by_judgements(run_regard, made, texts, tmp_path):
     (tmp_path / "q.txt").write_text("moon\nspeed\n", encoding="utf-8")
     (tmp_path / "qrels.txt").write_text(f"1 0 {texts}:2 1\n2 0 {texts}:1 1\n", encoding="utf-8")
-    code, out, _ = run(
+    code, out, _ = run_regard(
         "search", made, "-i", tmp_path / "q.txt", "--relevant", tmp_path / "qrels.txt", "--by", "bm25"
     )
     assert code == 0 and out == "bm25: nDCG@10 0.5000, MAP 0.5000, recall@100 0.5000, 2 queries\n"
 
 
-def test_duplicates_in_files_and_in_an_index(run, model, texts, tmp_path):
+def test_duplicates_in_files_and_in_an_index(run_regard, model, texts, tmp_path):
     texts.write_text(f"{TEXTS[0]}\n{TEXTS[3]}\n{TEXTS[0]}\n", encoding="utf-8")
-    code, out, errors = run("duplicates", texts, "-m", model, "-t", 0.999)
+    code, out, errors = run_regard("duplicates", texts, "-m", model, "-t", 0.999)
     assert code == 0 and out == f"1.0\t{texts}:1\t{texts}:3\t{TEXTS[0]}\t{TEXTS[0]}\n"
     assert "1 pairs with cosine at least 0.999; 2 of 3 texts are in a pair" in errors
-    run("index", texts, "-o", tmp_path / "i", "-m", model)
-    code, _, _ = run(
+    run_regard("index", texts, "-o", tmp_path / "i", "-m", model)
+    code, _, _ = run_regard(
         "duplicates", tmp_path / "i", "-t", 0.999, "--groups", "--json", "-o", tmp_path / "out.jsonl"
     )
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -133,12 +117,12 @@ def test_duplicates_in_files_and_in_an_index(run, model, texts, tmp_path):
     ]
 
 
-def test_labels_are_suggested_reviewed_and_accepted(run, model, texts, tmp_path):
+def test_labels_are_suggested_reviewed_and_accepted(run_regard, model, texts, tmp_path):
     (tmp_path / "few.tsv").write_text(
         f"label\ttext\nanimal\t{TEXTS[0]}\nthing\t{TEXTS[2]}\nthing\ta jet\n", encoding="utf-8"
     )
     review = tmp_path / "review.tsv"
-    code, _, errors = run(
+    code, _, errors = run_regard(
         "label", texts, "-e", tmp_path / "few.tsv", "-m", model, "-o", review, "--neighbours", 3
     )
     assert code == 0 and "8 texts from 3 examples" in errors
@@ -151,16 +135,16 @@ def test_labels_are_suggested_reviewed_and_accepted(run, model, texts, tmp_path)
         "".join("\t".join([a, *row[1:]]) + "\n" for a, row in zip(changed, rows, strict=True)),
         encoding="utf-8",
     )
-    code, _, errors = run(
+    code, _, errors = run_regard(
         "label", texts, "-e", tmp_path / "few.tsv", "-e", review, "-m", model, "-o", tmp_path / "again.tsv"
     )
     assert code == 0 and "8 texts from 4 examples" in errors and "bird" in errors
-    code, _, errors = run("label", review, "--take", 1.0, "-o", tmp_path / "train.tsv")
+    code, _, errors = run_regard("label", review, "--take", 1.0, "-o", tmp_path / "train.tsv")
     taken = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert code == 0 and taken[0] == "text\tlabel" and f"{TEXTS[1]}\tbird" in taken and len(taken) == 4
 
 
-def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_2(run, made, model, texts, tmp_path):
+def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_2(run_regard, made, model, texts, tmp_path):
     other = write_model(tmp_path / "other", seed=2)
     empty = tmp_path / "empty.txt"
     empty.write_text("", encoding="utf-8")
@@ -181,7 +165,7 @@ def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_2(run, made, mode
         (["label", texts, "-m", model], "give examples"),
         (["label", texts, "--take", "0.5"], "line 1 of"),
     ):
-        code, _, errors = run(*args)
+        code, _, errors = run_regard(*args)
         assert (
             code == 2 and sentence in errors and errors.startswith("regard: ") and errors.count("\n") == 1
         ), (args, errors)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import typer
 
 from regard.cli import tag as command
 from regard.data.conll_reader import Conll
@@ -71,18 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def regard(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process; return exit code, standard output and standard error."""
-    app = typer.Typer()
-    app.command()(command.command)
-
-    def call(*args: Any) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = app([str(arg) for arg in args], standalone_mode=False)
-        shown = capfd.readouterr()
-        return code or 0, shown.out, shown.err
-
-    return call
+def regard(run_command: Run) -> Run:
+    return partial(run_command, command.command)
 
 
 def test_a_tagger_is_loaded_from_its_folder(folder: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import regard as package
-from regard.cli import main
 from regard.decoding.limits import Limits
 from regard.models import catalog
 from regard.models.folder import load, save
@@ -32,18 +31,10 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capfd):
-    """Run the command line in this process; return exit code, standard output and standard error."""
+def run(run_regard, monkeypatch):
+    """`run_regard` without a default model."""
     monkeypatch.delenv("REGARD_MODEL", raising=False)
-
-    def call(*args):
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capfd.readouterr()
-
-    return call
+    return run_regard
 
 
 TEXT = {

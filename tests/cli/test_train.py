@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli import main
-
 TINY = [
     "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}",
     "model.decoder={layers: 1, heads: 2, inner: 32}",
@@ -21,20 +19,6 @@ TINY = [
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def regard(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
 
 
 @pytest.fixture(scope="module")
@@ -316,16 +300,18 @@ def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, numb
     monkeypatch.setattr(
         trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number)
     )
-    got, out, err = regard("train", "small")
-    assert (got, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
+    exit_code, out, err = regard("train", "small")
+    assert (
+        (exit_code, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
+    )
     assert regard("train", "small", "--quiet") == (code, "", "")
 
     def at_once(*args, **options):
         raise StopNow(number)
 
     monkeypatch.setattr(trainer, "resume", at_once)
-    got, _, err = regard("resume", "runs/x")
-    assert got == code and "without saving" in err
+    exit_code, _, err = regard("resume", "runs/x")
+    assert exit_code == code and "without saving" in err
 
 
 def test_a_stopped_demo_prints_one_sentence(regard, monkeypatch):

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
-import typer
 
 from regard.cli import translate
 from regard.decoding.limits import Limits
@@ -47,17 +47,8 @@ def corpus(tmp_path_factory, folder):
 
 
 @pytest.fixture
-def regard(capfd):
-    """Run the command in this process; return exit code, standard output and standard error."""
-    app = typer.Typer()
-    app.command()(translate.command)
-
-    def call(*args):
-        capfd.readouterr()
-        code = app([str(arg) for arg in args], standalone_mode=False)
-        return (code or 0, *capfd.readouterr())
-
-    return call
+def regard(run_command):
+    return partial(run_command, translate.command)
 
 
 def start(*args, command=REGARD, **options):

@@ -56,4 +56,4 @@ def test_the_identity_of_the_rows_includes_the_translations_and_the_choice_of_ta
     one = DistilledRows(rows, translations)
     assert one.files == (*rows.files, translations.file)
     layouts = [one, DistilledRows(rows, translations, True), DistilledRows(rows, translations, limit=2)]
-    assert len({json.dumps(rows_variant.layout()) for rows_variant in layouts}) == 3
+    assert len({json.dumps(distilled.layout()) for distilled in layouts}) == 3

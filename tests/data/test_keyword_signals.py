@@ -10,9 +10,9 @@ def test_the_words_of_a_recording_are_where_its_tags_are():
     x, words, tags = recordings(200, seed=3)
     loudest, elsewhere = [], []
     for frames, spoken, frame_tags in zip(x, words, tags, strict=True):
-        found = spans(frame_tags)
-        assert [span.type for span in found] == spoken
-        for span in found:
+        tagged = spans(frame_tags)
+        assert [span.type for span in tagged] == spoken
+        for span in tagged:
             assert span.stop - span.start == LENGTH
             loudest.append(frames[np.arange(span.start, span.stop), WORDS[span.type]].mean())
         elsewhere.append(frames[[tag == "O" for tag in frame_tags]].mean())

@@ -235,10 +235,10 @@ def start(folder):
 
 
 def test_two_processes_may_prepare_the_same_data(big, cache):
-    both = [start(big) for _ in range(2)]
-    answers = [process.communicate(timeout=100)[0].splitlines()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert answers[0] == answers[1] and answers[0].endswith(" 30000")
+    processes = [start(big) for _ in range(2)]
+    results = [process.communicate(timeout=100)[0].splitlines()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert results[0] == results[1] and results[0].endswith(" 30000")
     assert len(list((cache / "prepared").glob("*/meta.json"))) == 1
     assert not list((cache / "prepared").glob("*.tmp-*"))
 
@@ -257,8 +257,9 @@ def test_a_killed_process_leaves_no_incomplete_set(big, cache, sign):
     assert not list((cache / "prepared").glob("*/meta.json"))
     if sign == signal.SIGINT:
         assert not list((cache / "prepared").glob("*.tmp-*"))
-    code, out = (done := start(big)).communicate(timeout=100)[0].splitlines(), done.returncode
-    assert out == 0 and code[1].endswith(" 30000")
+    again = start(big)
+    printed = again.communicate(timeout=100)[0].splitlines()
+    assert again.returncode == 0 and printed[1].endswith(" 30000")
     assert not list((cache / "prepared").glob("*.tmp-*"))
     prepared = Prepared(next((cache / "prepared").glob("*/meta.json")).parent)
     assert json.loads((prepared.folder / "meta.json").read_text(encoding="utf-8"))["rows"] == 30000

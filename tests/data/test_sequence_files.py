@@ -27,8 +27,8 @@ def test_an_array_a_table_and_a_row_of_an_array_have_the_same_frames(tmp_path):
     np.savetxt(tmp_path / "a.csv", FRAMES, delimiter=",")
     np.savetxt(tmp_path / "named.tsv", FRAMES, delimiter="\t", header="x\ty\tz", comments="")
     for name in ("a.npy", "all.npy#1", "a.csv", "named.tsv"):
-        found = read_sequence(str(tmp_path / name))
-        assert found.dtype == np.float32 and np.array_equal(found, FRAMES)
+        frames = read_sequence(str(tmp_path / name))
+        assert frames.dtype == np.float32 and np.array_equal(frames, FRAMES)
     assert describe_array(tmp_path / "all.npy").endswith(": 2 sequences of 4 frames with 3 channels")
     assert sequence_count(tmp_path / "all.npy") == 2 and sequence_count(tmp_path / "a.npy") is None
 

@@ -41,18 +41,18 @@ LINKS = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=
 @given(st.lists(st.tuples(LINKS, LINKS, LINKS), min_size=1, max_size=4))
 def test_the_definition_of_och_and_ney_in_exact_numbers(sentences):
     results = [a for a, _, _ in sentences]
-    wanted = [Gold(s, s | p) for _, s, p in sentences]
+    expected = [Gold(s, s | p) for _, s, p in sentences]
     a = {(i, *link) for i, item in enumerate(results) for link in item}
-    s = {(i, *link) for i, item in enumerate(wanted) for link in item.sure}
-    p = {(i, *link) for i, item in enumerate(wanted) for link in item.possible}
-    result = score(results, wanted)
+    s = {(i, *link) for i, item in enumerate(expected) for link in item.sure}
+    p = {(i, *link) for i, item in enumerate(expected) for link in item.possible}
+    result = score(results, expected)
     if a or s:
         assert result.aer == pytest.approx(float(1 - Fraction(len(a & s) + len(a & p), len(a) + len(s))))
     if a:
         assert result.precision == pytest.approx(float(Fraction(len(a & p), len(a))))
     if s:
         assert result.recall == pytest.approx(float(Fraction(len(a & s), len(s))))
-    assert score([g.sure for g in wanted], wanted).aer == 0
+    assert score([g.sure for g in expected], expected).aer == 0
     if s == p and a and s and a & s:
         assert result.aer == pytest.approx(1 - 2 / (1 / result.precision + 1 / result.recall))  # one minus F1
 

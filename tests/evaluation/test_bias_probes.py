@@ -2,13 +2,11 @@
 
 import json
 import math
-import sys
 
 import pytest
 import torch
 
 import regard
-from regard.cli import main
 from regard.data.tokenizer import BOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.evaluation.bias_probes import BUNDLED, ProbeSentence, bias_probe, read_sentences
@@ -34,20 +32,6 @@ def language_model(decoder):
 @pytest.fixture
 def transformer():
     return language_model({"kind": "transformer", "layers": 2, "heads": 2, "inner": 32, "dropout": 0.0})
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    def call(*arguments):
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
-        try:
-            main.run()
-        except SystemExit as end:
-            return (end.code or 0, *capfd.readouterr())
-        return (0, *capfd.readouterr())
-
-    return call
 
 
 def test_marks_become_two_sentences_that_differ_in_one_word():
@@ -165,6 +149,7 @@ def test_a_masked_model_of_hugging_face_predicts_the_masked_word():
     ids = tokenizer("the doctor met the nurse when [MASK] left", return_tensors="pt").input_ids
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0, 6].log_softmax(-1)
+    assert len(probed.alternatives) == 2
     for alternative in probed.alternatives:
         token = tokenizer.convert_tokens_to_ids(alternative.word)
         assert alternative.log_prob == pytest.approx(float(expected[token]), abs=1e-5)
@@ -185,16 +170,16 @@ def test_the_bundled_sentences_come_in_both_orders():
     assert all(pair[::-1] in pairs for pair in pairs)
 
 
-def test_the_command_prints_json_and_draws(transformer, run, tmp_path):
+def test_the_command_prints_json_and_draws(transformer, run_regard, tmp_path):
     tokenizer = transformer.target_tokenizer
     model_folder.save(tmp_path / "model", transformer, transformer.config, tokenizer, tokenizer, {})
-    code, out, _ = run("probe", tmp_path / "model", "--text", SENTENCE, "--json")
+    code, out, _ = run_regard("probe", tmp_path / "model", "--text", SENTENCE, "--json")
     expected = bias_probe(transformer, [SENTENCE])
     assert code == 0 and json.loads(out)["log_odds"] == pytest.approx(expected.log_odds, abs=1e-5)
     picture = tmp_path / "heads.svg"
-    code, out, _ = run("probe", tmp_path / "model", "--text", SENTENCE, "--picture", picture)
+    code, out, _ = run_regard("probe", tmp_path / "model", "--text", SENTENCE, "--picture", picture)
     assert code == 0 and "log p: she" in out and picture.read_text().startswith("<svg")
-    code, _, errors = run("probe", tmp_path / "model", "--text", "the [doctor] left")
+    code, _, errors = run_regard("probe", tmp_path / "model", "--text", "the [doctor] left")
     assert code == 2 and "needs one group of alternatives" in errors
-    code, _, errors = run("probe", tmp_path / "model", "--data", tmp_path / "none.txt")
+    code, _, errors = run_regard("probe", tmp_path / "model", "--data", tmp_path / "none.txt")
     assert code == 2 and "cannot be read" in errors

@@ -56,7 +56,7 @@ def test_the_label_of_a_classifier_has_the_figures_of_faithfulness(tmp_path):
     _, found = trust(model, "good film")
     probe = Probe(explained_model(model), "good film")
     for name in ("correlation", "uniform", "permuted", "erasure"):
-        for figure, value in MEASURES[name](probe, OPTIONS).figures.items():
+        for figure, value in MEASURES[name](probe, OPTIONS).metrics.items():
             (shown,) = [f["value"] for f in found["figures"] if f["name"] == figure] or [value]
             assert shown == pytest.approx(value)
 

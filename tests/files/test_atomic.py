@@ -196,10 +196,10 @@ def test_a_kill_at_any_moment_leaves_complete_folders_only(tmp_path):
         time.sleep(0.02 + 0.2 * random.Random(n).random())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        kept = step_folders(Path(tmp_path))
-        for folder in kept:
+        folders = step_folders(Path(tmp_path))
+        for folder in folders:
             verify_complete(folder)  # raises FolderError for an incomplete one
-        assert kept, "the process was killed before it wrote a folder"
+        assert folders, "the process was killed before it wrote a folder"
 
 
 def is_complete(folder):

@@ -157,6 +157,7 @@ def test_layers_by_name_distinguish_encoder_decoder_and_cross_attention():
     model.set_attn_implementation("regard-encoder")
     with regard.watch(model) as seen:
         logits(model, "BART")
+    assert {name.split(".")[1] for name in seen} == {"encoder", "decoder"}
     for name in seen:
         weights = seen[name].weights()
         narrow = "model.encoder" in name
@@ -387,6 +388,7 @@ def test_modules_with_their_own_attention_are_named_in_a_warning():
         match=r"BigBirdPegasusModel: encoder.layers.0.self_attn.* in their own code, not on regard",
     ):
         model.set_attn_implementation("regard")
+    assert model.config._attn_implementation == "regard"
 
 
 def test_an_unknown_keyword_is_refused_by_name():

@@ -50,22 +50,22 @@ def test_matrix_factorisation_is_the_machine_with_block_matrices_and_the_symmetr
     a, b = rng.integers(users), rng.integers(width - users)
     x = np.zeros(width)
     x[a] = x[users + b] = 1.0
-    want = (w @ x[:users]) @ (v @ x[users:])
-    assert want == pytest.approx(w[:, a] @ v[:, b])
+    expected = (w @ x[:users]) @ (v @ x[users:])
+    assert expected == pytest.approx(w[:, a] @ v[:, b])
     zero = np.zeros((factors, width))
     left, right = zero.copy(), zero.copy()
     left[:, :users], right[:, users:] = w, v  # W' = [W 0], V' = [0 V]
     p = {"b": 0.0, "w": np.zeros(width)}
-    assert LowRank().score(x[None], p | {"W": left.T, "V": right.T})[0] == pytest.approx(want)
+    assert LowRank().score(x[None], p | {"W": left.T, "V": right.T})[0] == pytest.approx(expected)
     symmetric = 0.5 * (left.T @ right + right.T @ left)
-    assert x @ symmetric @ x == pytest.approx(want)
+    assert x @ symmetric @ x == pytest.approx(expected)
     assert np.linalg.matrix_rank(symmetric) == 2 * np.linalg.matrix_rank(w.T @ v) <= 2 * factors
     twice = {
         "W": 0.5 * np.vstack([left, right]).T,
         "V": np.vstack([right, left]).T,
     }  # 2K factors give the symmetric matrix itself
     np.testing.assert_allclose(twice["W"] @ twice["V"].T, symmetric, atol=1e-12)
-    assert LowRank().score(x[None], p | twice)[0] == pytest.approx(want)
+    assert LowRank().score(x[None], p | twice)[0] == pytest.approx(expected)
 
 
 @SHAPES

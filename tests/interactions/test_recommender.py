@@ -7,7 +7,7 @@ Covers cli/recommend.py.
 
 import json
 import os
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 import regard
-from regard.cli import main
 from regard.data.corpora import data_folder
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
@@ -80,11 +79,11 @@ def test_a_recommender_predicts_like_its_estimator(ratings):
         "polynomial": Polynomial2(penalty=PENALTY),
     }
     for kind, estimator in estimators.items():
-        want = estimator.fit(features(train), train.rating).predict(features(test))
+        expected = estimator.fit(features(train), train.rating).predict(features(test))
         labels = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
             test.user, test.item
         )
-        np.testing.assert_allclose(labels, np.clip(want, 1, 5), atol=1e-8)
+        np.testing.assert_allclose(labels, np.clip(expected, 1, 5), atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", RECOMMENDERS)
@@ -214,14 +213,8 @@ def test_movielens_is_predicted_as_well_as_the_docs_say():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def inner(*args):
-        monkeypatch.setattr(sys, "argv", ["regard", "recommend", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main.run()
-        return stopped.value.code or 0, *capsys.readouterr()
-
-    return inner
+def run(run_regard):
+    return partial(run_regard, "recommend")
 
 
 @pytest.fixture

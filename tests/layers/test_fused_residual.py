@@ -3,9 +3,6 @@
 Covers fused_residual.py, residual_kernel.py, fused_parts.py.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +14,13 @@ from regard.layers import fused_parts, fused_residual
 from regard.layers.fused_parts import is_enabled, use_parts
 from regard.layers.residual import Residual
 from regard.models.transformer import TransformerOptions
+from tests.triton_interpreter import run_interpreted
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
 def test_the_interpreted_kernels_equal_float64_and_stacks_equal_the_plain_path():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("residual_cases.py")
-    command = [sys.executable, "-W", "ignore", script]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    done = run_interpreted(Path(__file__).with_name("residual_cases.py"))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

@@ -16,8 +16,8 @@ def random(*size):
 
 def test_the_hand_written_gradients_equal_torchs():
     x, weight, bias = random(3, 5, 4), random(6, 4), random(6)
-    out, want = _Affine.apply(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
-    torch.testing.assert_close(out, want)
+    out, expected = _Affine.apply(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
+    torch.testing.assert_close(out, expected)
     assert torch.autograd.gradcheck(_Affine.apply, (x, weight, bias))
     for frozen in range(3):  # a frozen input gets no gradient and does not affect the others
         held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, weight, bias))]
@@ -78,8 +78,8 @@ def test_fused_projections_in_training_equal_separate_ones(options, monkeypatch)
     calls = [(x, memory), (x, memory, memory.detach().clone())] + ([] if "memory_dim" in options else [(x,)])
     for call in calls:
         with torch.no_grad():
-            want = layer(*call)
-        torch.testing.assert_close(layer(*call), want)
+            expected = layer(*call)
+        torch.testing.assert_close(layer(*call), expected)
 
 
 def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
@@ -102,14 +102,14 @@ def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
 def test_the_fused_linear_on_a_gpu_equals_torchs_linear_in_every_precision(to):
     ours, x = Linear(64, 96).cuda(), torch.randn(7, 300, 64, device="cuda", requires_grad=True)
     with torch.autocast("cuda", to, enabled=to is not None):
-        result, want = (
+        result, expected = (
             affine(x, ours.weight, ours.bias),
             torch.nn.functional.linear(x, ours.weight, ours.bias),
         )
-        assert result.dtype == want.dtype and torch.equal(result, want)
-    grad = torch.randn_like(want)
+        assert result.dtype == expected.dtype and torch.equal(result, expected)
+    grad = torch.randn_like(expected)
     truth = grad.double().flatten(0, 1).sum(0)
-    a, b = (torch.autograd.grad(out, (x, ours.weight, ours.bias), grad) for out in (result, want))
+    a, b = (torch.autograd.grad(out, (x, ours.weight, ours.bias), grad) for out in (result, expected))
     for one, other in zip(a[:2], b[:2], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
     assert a[2].dtype == torch.float32

@@ -298,8 +298,8 @@ def test_the_interaction_includes_wrappers_around_the_projections():
     layer = MultiHead(8, 2).double()
     layer.Wk = LoRA(layer.Wk)
     changed = layer.Wk.base.weight + layer.Wk.B @ layer.Wk.A
-    want = layer.Wq.weight.unflatten(0, (2, 4)).transpose(-1, -2) @ changed.unflatten(0, (2, 4))
-    torch.testing.assert_close(layer.interaction(), want)
+    expected = layer.Wq.weight.unflatten(0, (2, 4)).transpose(-1, -2) @ changed.unflatten(0, (2, 4))
+    torch.testing.assert_close(layer.interaction(), expected)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 6), (0, 4, 6), (0, 0, 6), (0, 6), (3, 0, 2, 6)])

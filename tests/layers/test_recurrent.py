@@ -32,8 +32,8 @@ def test_a_split_sequence_continues_from_its_state(cell):
     a, state = stack(x[:, :3])
     b, state = stack(x[:, 3:], state)
     torch.testing.assert_close(torch.cat([a, b], 1), full)
-    for got, want in zip(state, last, strict=True):
-        torch.testing.assert_close(got, want)
+    for ours, theirs in zip(state, last, strict=True):
+        torch.testing.assert_close(ours, theirs)
     assert [h.shape for layer in state for h in layer] == [
         h.shape for layer in stack.zero_state(x) for h in layer
     ]
@@ -65,10 +65,10 @@ def test_a_sequence_without_tokens_keeps_its_state(cell, bidirectional):
         out, last = stack(x, state, lengths)
         assert bool((out[[0, 2]] == 0).all())
         rows = [1, 3]
-        want, after = stack(
+        expected, after = stack(
             x[rows], None if state is None else reorder_state(state, torch.tensor(rows)), lengths[rows]
         )
-        torch.testing.assert_close(out[rows], want)
+        torch.testing.assert_close(out[rows], expected)
         for result, alone, before in zip(
             last, after, stack.zero_state(x) if state is None else state, strict=True
         ):

@@ -12,8 +12,8 @@ from regard.layers.residual import Residual
 def test_feed_forward_is_two_linear_layers_with_an_activation_between(name):
     layer, x = FeedForward(4, 6, activation=name).double(), torch.randn(2, 3, 4, dtype=torch.float64)
     f = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "tanh": torch.tanh}[name]
-    want = f(x @ layer.W1.weight.T + layer.W1.bias) @ layer.W2.weight.T + layer.W2.bias
-    torch.testing.assert_close(layer(x), want)
+    expected = f(x @ layer.W1.weight.T + layer.W1.bias) @ layer.W2.weight.T + layer.W2.bias
+    torch.testing.assert_close(layer(x), expected)
 
 
 def test_swiglu_gates_one_half_with_the_other():
@@ -53,11 +53,11 @@ def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(pl
     with torch.no_grad():
         layer.norm.weight.normal_(1, 0.1)
         layer.norm.bias.normal_(0, 0.1)
-    want = layer(x, linear)
+    expected = layer(x, linear)
     with torch.autocast("cpu", torch.bfloat16):
         result = layer(x, linear)
         again = layer(result, linear)
     assert result.dtype == again.dtype == (torch.bfloat16 if place == "post" else torch.float32)
-    torch.testing.assert_close(result.float(), want, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)
     again.float().sum().backward()
     assert layer.norm.weight.grad.dtype == torch.float32 and bool(layer.norm.weight.grad.isfinite().all())

@@ -6,10 +6,10 @@ from regard.errors import OptionError
 from regard.lessons.poster import Poster
 
 
-def model(title, bleu, **figures):
+def model(title, bleu, **scores):
     bucket = {"lines": 200, "bleu": bleu}
     by_length = [{**bucket, "shortest": 1, "longest": 9}, {**bucket, "shortest": 10, "longest": None}]
-    return {"title": title, "bleu": bleu, "flops": 2.5e12, "by_length": by_length, **figures}
+    return {"title": title, "bleu": bleu, "flops": 2.5e12, "by_length": by_length, **scores}
 
 
 def log(**models):
@@ -19,7 +19,7 @@ def log(**models):
     }  # fmt: skip
 
 
-def test_the_poster_has_every_model_and_figure_and_a_dash_where_there_is_none():
+def test_the_poster_has_every_model_and_score_and_a_dash_where_there_is_none():
     attends = {"alignment": {"aer": 0.25}, "faithfulness": {"tau_leave_one_out": {"value": -0.125}}}
     svg = Poster(log(none=model("no attention", 12.34), raw=model("raw scores", 20.0, **attends))).svg()
     for text in ("no attention", "raw scores", "12.3", "20.0", "≤ 9 to ≥ 10 words", "1,500 steps", "2.5"):

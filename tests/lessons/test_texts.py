@@ -14,9 +14,9 @@ def test_sentences_are_in_the_same_random_order_at_every_call():
 
 
 def test_pairs_are_english_sentences_with_their_german_translations():
-    found = dict(pairs())
-    assert found["Tom is happy."] == "Tom ist glücklich."
-    assert set(found) == set(sentences("en")) and set(found.values()) == set(sentences("de"))
+    german = dict(pairs())
+    assert german["Tom is happy."] == "Tom ist glücklich."
+    assert set(german) == set(sentences("en")) and set(german.values()) == set(sentences("de"))
 
 
 def test_letters_are_27_symbols_with_single_spaces():

@@ -31,10 +31,10 @@ def errors(vocabulary, dim, rows, smoothing, has_bias, dtype):
     loss = cross_entropy(logits, labels, label_smoothing=smoothing, **common)
     assert not nll.requires_grad
     pairs = [(total, loss), (nll, cross_entropy(logits, labels, **common))]
-    gradients, wanted = torch.autograd.grad(3 * total, inputs), torch.autograd.grad(3 * loss, true)
+    gradients, expected = torch.autograd.grad(3 * total, inputs), torch.autograd.grad(3 * loss, true)
     assert [g.dtype for g in gradients] == [t.dtype for t in inputs]
     assert not gradients[0][::5].any()  # padding has no gradient
-    return max(relative(a, b) for a, b in [*pairs, *zip(gradients, wanted, strict=True)])
+    return max(relative(a, b) for a, b in [*pairs, *zip(gradients, expected, strict=True)])
 
 
 def check_second_derivatives():

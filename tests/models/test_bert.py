@@ -74,7 +74,7 @@ def change(path, **entries):
 
 def test_an_unsupported_model_is_refused_in_one_sentence(bert):
     config = bert / "config.json"
-    kept = config.read_text(encoding="utf-8")
+    original = config.read_text(encoding="utf-8")
     for entries, sentence in (
         ({"hidden_act": "mish"}, "has activation 'mish'; regard has"),
         ({"position_embedding_type": "relative_key"}, "has relative_key positions"),
@@ -86,7 +86,7 @@ def test_an_unsupported_model_is_refused_in_one_sentence(bert):
         change(config, **entries)
         with pytest.raises(FolderError, match=sentence):
             models_bert.read(bert)
-        config.write_text(kept, encoding="utf-8")
+        config.write_text(original, encoding="utf-8")
     (bert / "1_Pooling").mkdir()
     (bert / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")
     with pytest.raises(FolderError, match="does not pool by the mean of tokens"):

@@ -25,12 +25,12 @@ def test_the_chunked_loss_and_its_gradients_equal_torchs_cross_entropy(smoothing
         label_smoothing=smoothing,
     )
     torch.testing.assert_close(result.total, want)
-    for got, expected in zip(
+    for actual, expected in zip(
         torch.autograd.grad(3 * result.total, (x, w, b)),
         torch.autograd.grad(3 * want, (x, w, b)),
         strict=True,
     ):
-        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(actual, expected)
     plain = torch.nn.functional.cross_entropy(
         (x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum"
     )
@@ -71,10 +71,10 @@ def test_two_passes_with_agreement_give_the_r_drop_loss(room, monkeypatch):
     divergence = ((p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum()) / 2
     want = sum(entropies) / 2 + 5.0 / 2 * divergence
     torch.testing.assert_close(result.total, want)
-    for got, expected in zip(
+    for actual, expected in zip(
         torch.autograd.grad(result.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True
     ):
-        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(actual, expected)
     objective = chunked_loss.Objective(0.1, 5.0)
     total, nll = chunked_loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, objective)
     torch.testing.assert_close((total, nll), (result.total, result.nll))
@@ -222,10 +222,10 @@ def test_the_bfloat16_loss_on_a_gpu_is_close_to_the_exact_loss(smoothing, room, 
     x, w, b = (torch.randn(*size, device="cuda") * 0.3 for size in ((500, 64), (777, 64), (777,)))
     labels = torch.randint(0, 777, (500,), device="cuda")
     results, exact = [], []
-    for kept, to in ((results, torch.float32), (exact, torch.float64)):
+    for values, to in ((results, torch.float32), (exact, torch.float64)):
         leaves = [t.to(to).requires_grad_() for t in (x.bfloat16(), w.bfloat16(), b)]
         with torch.autocast("cuda", torch.bfloat16, enabled=to == torch.float32):
-            got = cross_entropy(*leaves[:2], labels, smoothing, leaves[2])
-        kept += [got.total, got.nll, *torch.autograd.grad(got.total, leaves)]
+            loss = cross_entropy(*leaves[:2], labels, smoothing, leaves[2])
+        values += [loss.total, loss.nll, *torch.autograd.grad(loss.total, leaves)]
     for a, e in zip(results, exact, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=0.01, atol=0.01 * float(e.abs().max()))

@@ -85,11 +85,11 @@ def test_the_loss_is_cross_entropy_of_the_label():
     given = batch(model)
     scores = model(given.source, given.source_lengths)
     for smoothing in (0.0, 0.1):
-        want = torch.nn.functional.cross_entropy(
+        expected = torch.nn.functional.cross_entropy(
             scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing
         )
         result = model.loss(given, smoothing)
-        torch.testing.assert_close(result.total, want)
+        torch.testing.assert_close(result.total, expected)
     torch.testing.assert_close(model.loss(given, 0.1).nll, model.loss(given).total.detach())
 
 

@@ -63,7 +63,7 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
         tie="none",
     )
     batch = make_batch()
-    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     if shared:
         assert model.decoder.stack is model.encoder.stack
     for b in range(3):
@@ -71,7 +71,7 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of(kind, w, state, vector(model.target, batch.target[b, t]))
-            torch.testing.assert_close(got[b, t], model.output.projection.weight @ state[0])
+            torch.testing.assert_close(scores[b, t], model.output.projection.weight @ state[0])
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
@@ -83,7 +83,7 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
         tie="none",
     )
     batch = make_batch()
-    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     cross_attention, Wo = model.decoder.attention, model.output.projection.weight
     for b in range(3):
         ye, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
@@ -99,7 +99,7 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
                 )
             else:
                 ya = ye.T @ SOFTMAX(ye @ (cross_attention.energy.W.T @ yd), 0)
-            torch.testing.assert_close(got[b, t], Wo @ torch.cat([yd, ya]))
+            torch.testing.assert_close(scores[b, t], Wo @ torch.cat([yd, ya]))
 
 
 NORMALIZE = {
@@ -138,8 +138,8 @@ def outputs_beside_the_recurrence(decoder, context_by_hand):
         tie="none",
     )
     batch = make_batch()
-    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    expected = torch.zeros_like(got)  # (sentences, time, vocabulary)
+    scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    expected = torch.zeros_like(scores)  # (sentences, time, vocabulary)
     for b in range(3):  # of different lengths: padding has no weight
         ye, state = read("gru", model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
@@ -147,7 +147,7 @@ def outputs_beside_the_recurrence(decoder, context_by_hand):
             state = cell_of("gru", w, state, vector(model.target, batch.target[b, t]))
             context = context_by_hand(model.decoder.attention, ye, state[0])
             expected[b, t] = model.output.projection.weight @ torch.cat([state[0], context])
-    return got, expected
+    return scores, expected
 
 
 @pytest.mark.parametrize("normalize", list(NORMALIZE))
@@ -189,15 +189,15 @@ def test_the_extreme_case_of_the_lecture(normalize):
     length = 1.0 if normalize == "none" else 8.0
     states = length * states[:5]
     attention = CROSS_ATTENTIONS["dot"](8, 8, CrossAttentionOptions(normalize=NORMALIZERS[normalize]()))
-    got = attention(states[None], Memory(states[None], None))[0]
-    torch.testing.assert_close(got, states, atol=1e-9, rtol=0)
+    contexts = attention(states[None], Memory(states[None], None))[0]
+    torch.testing.assert_close(contexts, states, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("normalize", ["none", "sparsemax"])
 def test_bahdanau_with_another_normalizer(normalize):
     model = make({"kind": "recurrent"}, {"kind": "bahdanau", "normalize": normalize}, tie="none")
     batch = make_batch()
-    got = model(batch.source[:1], batch.target[:1, :-1], batch.source_lengths[:1])
+    scores = model(batch.source[:1], batch.target[:1, :-1], batch.source_lengths[:1])
     energy, first = model.decoder.attention.energy, model.decoder.initial_state.map
     h = both_directions("gru", model, batch.source[0, : batch.source_lengths[0]])
     state = (torch.tanh(first.weight @ torch.cat([h[-1, :16], h[0, 16:]]) + first.bias),)
@@ -206,14 +206,14 @@ def test_bahdanau_with_another_normalizer(normalize):
         y = vector(model.target, batch.target[0, t])
         state = cell_of("gru", weights_of(model.decoder.stack.layers[0]), state, torch.cat([y, context]))
         expected = model.output.projection.weight @ torch.cat([state[0], context, y])
-        torch.testing.assert_close(got[0, t], expected)
+        torch.testing.assert_close(scores[0, t], expected)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
     model = make({"kind": "recurrent", "cell": kind}, {"kind": "bahdanau", "cell": kind}, tie="none")
     batch = make_batch()
-    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     energy, first = model.decoder.attention.energy, model.decoder.initial_state.map
     w = weights_of(model.decoder.stack.layers[0])
     for b in range(3):
@@ -226,7 +226,7 @@ def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
             context, y = a @ h, vector(model.target, batch.target[b, t])
             state = cell_of(kind, w, state, torch.cat([y, context]))
             torch.testing.assert_close(
-                got[b, t], model.output.projection.weight @ torch.cat([state[0], context, y])
+                scores[b, t], model.output.projection.weight @ torch.cat([state[0], context, y])
             )
 
 
@@ -252,14 +252,14 @@ def test_input_feeding_gives_the_last_context_to_the_next_step():
         tie="none",
     )
     batch = make_batch()
-    got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     w, first = weights_of(model.decoder.stack.layers[0]), model.decoder.initial_state.map
     ye, last = read("gru", model, batch.source[0])
     state, ya = (torch.tanh(first.weight @ last[0] + first.bias),), torch.zeros(32, dtype=torch.float64)
     for t in range(batch.target.shape[1] - 1):
         state = cell_of("gru", w, state, torch.cat([vector(model.target, batch.target[0, t]), ya]))
         ya = ye.T @ SOFTMAX(ye @ state[0], 0)
-        torch.testing.assert_close(got[0, t], model.output.projection.weight @ torch.cat([state[0], ya]))
+        torch.testing.assert_close(scores[0, t], model.output.projection.weight @ torch.cat([state[0], ya]))
 
 
 def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():
@@ -267,7 +267,7 @@ def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():
     layer = {"kind": "transformer", "layers": 1, "heads": 1, "inner": 16}
     model = make(layer, layer, dim=8)
     batch = make_batch()
-    got = model(batch.source[:1], batch.target[:1, :-1])
+    scores = model(batch.source[:1], batch.target[:1, :-1])
     E = model.target.table.weight
     pe = lambda T: model.encoder.position.table(T, dtype=torch.float64)  # noqa: E731
     norm = lambda x, n: torch.nn.functional.layer_norm(x, (8,), n.norm.weight, n.norm.bias)  # noqa: E731
@@ -286,7 +286,7 @@ def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():
     y = norm(y + attention(d.attention, y, y, causal=True), d.around_attention)
     y = norm(y + attention(d.cross, y, memory), d.around_cross)
     y = norm(y + feed(d.feed, y), d.around_feed)
-    torch.testing.assert_close(got[0], y @ E.T)
+    torch.testing.assert_close(scores[0], y @ E.T)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 Covers fused_loss.py, loss_kernel.py.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,16 +11,13 @@ import torch
 from regard.layers.fused_parts import use_parts
 from regard.models import fused_loss
 from regard.models.chunked_loss import cross_entropy
+from tests.triton_interpreter import run_interpreted
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
 def test_the_interpreted_kernel_equals_float64():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("loss_cases.py")
-    command = [sys.executable, "-W", "ignore", script]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    done = run_interpreted(Path(__file__).with_name("loss_cases.py"))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

@@ -32,15 +32,15 @@ def test_adam_is_algorithm_1_of_kingma_and_ba():
     model.weight = weight
     made = optimizers.make_optimizer(model, Adam(lr=0.1, betas=[0.9, 0.98], eps=1e-9))
     m = v = torch.zeros(2, dtype=torch.float64)
-    want = weight.detach().clone()
+    expected = weight.detach().clone()
     for t, g in enumerate(([0.5, -1.0], [0.1, 3.0], [-2.0, 0.0]), 1):
         g = torch.tensor(g, dtype=torch.float64)
         weight.grad = g.clone()
         optimizers.set_learning_rate(made, 0.1 / t)
         made.step()
         m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
-        want -= 0.1 / t * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
-    torch.testing.assert_close(weight.detach(), want, rtol=1e-10, atol=1e-12)
+        expected -= 0.1 / t * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_only_matrices_of_linear_layers_have_weight_decay():

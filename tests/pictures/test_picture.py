@@ -109,10 +109,10 @@ def test_lines_are_as_wide_as_the_weights():
     for path in ElementTree.fromstring(picture.svg()).iter(f"{SVG}path"):
         result[path.find(f"{SVG}title").text.split(":")[0]] = float(path.attrib["stroke-width"])
     wide = {f"{r} → {c}": float(weights[i, j]) for i, r in enumerate("pqr") for j, c in enumerate("abcd")}
-    kept = {name: w for name, w in wide.items() if w >= 0.03 * float(weights.max())}
-    assert set(result) == set(kept)
+    drawn = {name: w for name, w in wide.items() if w >= 0.03 * float(weights.max())}
+    assert set(result) == set(drawn)
     assert result == {
-        name: pytest.approx(max(0.5, 7 * w / float(weights.max())), abs=0.01) for name, w in kept.items()
+        name: pytest.approx(max(0.5, 7 * w / float(weights.max())), abs=0.01) for name, w in drawn.items()
     }
 
 
@@ -284,10 +284,10 @@ def test_what_watch_records_can_be_drawn(tmp_path):
 
 
 def test_notebooks_show_nothing_for_an_expired_or_a_huge_call(monkeypatch):
-    layer, kept = regard.MultiHead(16, heads=4), []
-    with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
+    layer, calls = regard.MultiHead(16, heads=4), []
+    with regard.watch(layer, on_call=lambda name, recorded: calls.append(recorded)):
         layer(torch.randn(1, 5, 16))
-    assert kept[0]._repr_html_() is None
+    assert calls[0]._repr_html_() is None
     monkeypatch.setattr("regard.attention.recorded.MAX_SHOWN", 10)
     with regard.watch(layer) as seen:
         layer(torch.randn(1, 5, 16))

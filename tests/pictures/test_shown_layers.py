@@ -24,7 +24,7 @@ def seen():
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """The kernel of a notebook, as IPython tells of it."""
+    """The kernel of a notebook, as IPython describes it."""
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 

@@ -189,12 +189,12 @@ def test_a_model_that_has_learned_to_reverse_words_aligns_them_in_reverse(tmp_pa
         "decoding": {"beam": 1},
     }
     model = regard.load(regard.train(recipe, folder=tmp_path / "run", quiet=True).folder)
-    sources, wanted = lines[8000:], []
+    sources, expected = lines[8000:], []
     links = align(sources, [" ".join(s.split()[::-1]) for s in sources], model)
     for source in sources:
         n = len(source.split())
-        wanted.append(frozenset((n - 1 - t, t) for t in range(n)))
-    right = sum(len(a & b) for a, b in zip(links, wanted, strict=True)) / sum(map(len, wanted))
+        expected.append(frozenset((n - 1 - t, t) for t in range(n)))
+    right = sum(len(a & b) for a, b in zip(links, expected, strict=True)) / sum(map(len, expected))
     assert right > 0.9  # a random choice is right once in five
 
 

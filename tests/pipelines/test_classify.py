@@ -56,16 +56,16 @@ def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model)
 
 def test_word_attention_is_that_of_attention_pooling(model):
     text = "a fine day"
-    (looked,) = word_attention([text], model)
+    (attended,) = word_attention([text], model)
     ids = torch.tensor([[*model.source_tokenizer.encode(text), EOS]])
     with watch(model) as seen:
         model(ids)
     weights = seen["pooling.attention.cross"].weights()[0].mean((0, 1))
-    assert looked.words == ["a", "fine", "day"]
+    assert attended.words == ["a", "fine", "day"]
     # A space belongs to the following word.
     by_hand = [weights[0:1].sum(), weights[1:6].sum(), weights[6:10].sum()]
-    assert looked.weights == pytest.approx([float(w) for w in by_hand], abs=1e-6)
-    assert sum(looked.weights) == pytest.approx(
+    assert attended.weights == pytest.approx([float(w) for w in by_hand], abs=1e-6)
+    assert sum(attended.weights) == pytest.approx(
         1 - float(weights[10]), abs=1e-6
     )  # the remaining weight is on the end-of-sentence token
 
@@ -87,12 +87,14 @@ def test_without_attention_pooling_word_attention_is_that_of_the_last_layer(tmp_
 def test_queries_and_heads_are_averaged_also_in_concatenated_poolings(tmp_path):
     pooling = {"kind": "concat", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
     model = load(classifier(tmp_path / "m", pooling=pooling))
-    (looked,) = word_attention(["a fine day"], model)
+    (attended,) = word_attention(["a fine day"], model)
     with watch(model) as seen:
         model(torch.tensor([[*model.source_tokenizer.encode("a fine day"), EOS]]))
     (name,) = list(seen)
     assert seen[name].weights().shape[1:3] == (2, 3)
-    assert sum(looked.weights) == pytest.approx(1 - float(seen[name].weights()[0, :, :, -1].mean()), abs=1e-6)
+    assert sum(attended.weights) == pytest.approx(
+        1 - float(seen[name].weights()[0, :, :, -1].mean()), abs=1e-6
+    )
 
 
 def test_a_model_without_attention_is_an_error(tmp_path):

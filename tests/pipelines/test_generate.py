@@ -34,10 +34,10 @@ def test_greedy_is_the_loop_without_caches(decoder):
     ):
         given, text = [BOS, *(model.target_tokenizer.encode(prompt) if prompt else [])], []
         while len(text) < 15:
-            word = int(log_probabilities(model(torch.tensor([[*given, *text]])))[0, -1].argmax())
-            if word == EOS:
+            token = int(log_probabilities(model(torch.tensor([[*given, *text]])))[0, -1].argmax())
+            if token == EOS:
                 break
-            text.append(word)
+            text.append(token)
         best = generations.hypotheses[0]
         assert best.tokens == text and generations.prompt == prompt
         assert best.log_p == pytest.approx(log_p(model, given, best.all_tokens), abs=1e-9)
@@ -52,8 +52,8 @@ def test_a_prompt_read_at_once_equals_step_by_step(decoder):
         at_once, _ = model.step(last, state)
         state = model.start(None, last)
         for token in given:
-            by_word, state = model.step(torch.tensor([token, token]), state)
-    assert at_once == pytest.approx(by_word, abs=1e-12)
+            step_by_step, state = model.step(torch.tensor([token, token]), state)
+    assert at_once == pytest.approx(step_by_step, abs=1e-12)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -93,21 +93,14 @@ def test_prompt_and_continuation_decode_as_one_text():
 
 
 def test_a_model_trained_on_lines_ends_and_one_trained_on_running_text_continues():
-    line, full = language_model(mode="lines"), language_model(mode="stream")
-    ended = generate([""], line, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
-        0
-    ].hypotheses
+    of_lines, of_running_text = language_model(mode="lines"), language_model(mode="stream")
+    options = {"strategy": Sample(count=20, seed=0), "limits": Limits(max_length=200)}
+    ended = generate("", of_lines, **options).hypotheses
     assert any(h.ended for h in ended) and not any("\n" in h.text for h in ended)
-    going = generate([""], full, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
-        0
-    ].hypotheses
-    assert all(len(h.tokens) == 200 and not h.ended for h in going) and any("\n" in h.text for h in going)
-    assert any(
-        h.ended
-        for h in generate(
-            [""], full, multiline=False, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200)
-        )[0].hypotheses
-    )
+    unended = generate("", of_running_text, **options).hypotheses
+    assert all(len(h.tokens) == 200 and not h.ended for h in unended) and any("\n" in h.text for h in unended)
+    one_line = generate("", of_running_text, multiline=False, **options).hypotheses
+    assert any(h.ended for h in one_line)
 
 
 def test_prompts_of_running_text_begin_with_a_line_end():
@@ -135,6 +128,7 @@ def test_generated_texts_satisfy_constraints():
         constraints=Constraints(no_repeat=2, min_length=8),
         limits=Limits(max_length=12),
     )[0]
+    assert generations.hypotheses
     for h in generations.hypotheses:
         pairs = list(zip(h.tokens, h.tokens[1:], strict=False))
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))

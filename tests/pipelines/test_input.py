@@ -93,7 +93,9 @@ def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
 def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_LINES", 3)
     path = write(tmp_path, b"".join(b"line %d\n" % i for i in range(10)))
-    for chunk in Reader(Source((path,))).chunks():
+    chunks = list(Reader(Source((path,))).chunks())
+    assert len(chunks) == 4
+    for chunk in chunks:
         place = chunk.first + len(chunk.rows)
         assert Reader(Source((path,))).skip(place) == chunk.digest
         assert texts(Source((path,)), place) == [f"line {i}" for i in range(place, 10)]
@@ -102,19 +104,19 @@ def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
 def test_lines_of_a_pipe_are_passed_on_as_they_arrive(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard = threading.Event()
+    first_lines_were_read = threading.Event()
 
-    def speak():
+    def write_in_two_parts():
         with pipe.open("wb", buffering=0) as file:
             file.write(b"one\ntwo\nthr")
-            assert heard.wait(20)
+            assert first_lines_were_read.wait(20)
             file.write(b"ee\n")
 
-    thread = threading.Thread(target=speak)
+    thread = threading.Thread(target=write_in_two_parts)
     thread.start()
     chunks = Reader(Source((pipe,))).chunks()
     assert [row.text for row in next(chunks).rows] == ["one", "two"]
-    heard.set()
+    first_lines_were_read.set()
     assert [row.text for row in next(chunks).rows] == ["three"]
     assert next(chunks, None) is None
     thread.join()
@@ -146,9 +148,9 @@ def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch
         ["5", 'ends in "'],
         ["6", "last"],
     ]
-    held = io.StringIO(newline="")
-    csv.writer(held, lineterminator="\n").writerows([["id", "the text"], *rows])
-    path = write(tmp_path, held.getvalue().encode(), "in.csv")
+    table = io.StringIO(newline="")
+    csv.writer(table, lineterminator="\n").writerows([["id", "the text"], *rows])
+    path = write(tmp_path, table.getvalue().encode(), "in.csv")
     source = Source((path,), layout=Column(2, ",", quotes=True), header=True)
     assert texts(source) == [text for _, text in rows]
     assert texts(source, skip=3) == ["", 'ends in "', "last"]

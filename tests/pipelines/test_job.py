@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -147,10 +148,10 @@ def test_two_jobs_cannot_write_the_same_output(tmp_path):
 
 def test_archives_of_chunks_become_one_archive(tmp_path):
     def archive(name):
-        held = io.BytesIO()
-        with zipfile.ZipFile(held, "w") as file:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
             file.writestr(name, name.upper())
-        return held.getvalue()
+        return buffer.getvalue()
 
     path = tmp_path / "o.npz"
     first = begin(path)
@@ -169,11 +170,11 @@ def test_wrong_paths_are_errors_and_devices_are_written_directly(tmp_path):
         open_output(tmp_path)
     with pytest.raises(OptionError, match="its folder does not exist"):
         open_output(tmp_path / "none" / "o")
-    assert isinstance(open_output(tmp_path.__class__("/dev/null")), Stream)
+    assert isinstance(open_output(Path("/dev/null")), Stream)
 
 
 def test_a_full_device_is_an_error_in_one_sentence():
-    outputs = Outputs([open_output(__import__("pathlib").Path("/dev/full"))], {})
+    outputs = Outputs([open_output(Path("/dev/full"))], {})
     with pytest.raises(DataError, match="the disk of /dev/full is full; 0 lines are written"):
         outputs.commit([b"a\n"], 1, "")
 

@@ -3,13 +3,11 @@ evaluation, resuming, commands, pictures.
 """
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 import regard
-from regard.cli import main
 from regard.data.keyword_signals import recordings
 from regard.errors import OptionError, RegardError
 from regard.evaluation.evaluate import data_section, evaluate
@@ -77,22 +75,6 @@ def recipe(folder, task, steps=6):
     }  # fmt: skip
 
 
-@pytest.fixture
-def command(monkeypatch, capfd):
-    """Run a command line in this process; return its exit code, output and errors."""
-
-    def call(*arguments):
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
-        try:
-            main.run()
-        except SystemExit as end:
-            return (end.code or 0, *capfd.readouterr())
-        return (0, *capfd.readouterr())
-
-    return call
-
-
 def test_a_classifier_gives_files_arrays_and_batches_the_same_probabilities(models, signals):
     model = models["classify"].load()
     files = [str(signals / name) for name in ("a.npy", "short.npy", "c.csv")]
@@ -149,43 +131,43 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(models, signa
         assert weight.equal(resumed[name]), name
 
 
-def test_commands_read_files_arrays_and_tables(models, signals, command):
+def test_commands_read_files_arrays_and_tables(models, signals, run_regard):
     run = models["classify"].folder
     label = str(regard.classify(signals / "a.npy", run))
-    code, out, _ = command("classify", signals / "a.npy", "--model", run)
+    code, out, _ = run_regard("classify", signals / "a.npy", "--model", run)
     assert code == 0 and out.startswith(f"{label}\t")
-    code, out, _ = command("classify", "-i", signals / "list.csv", "--model", run, "--json", "--quiet")
+    code, out, _ = run_regard("classify", "-i", signals / "list.csv", "--model", run, "--json", "--quiet")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [line["file"] for line in lines] == ["a.npy", "short.npy", "c.csv"]
     assert lines[0]["predicted"] == label
-    code, out, _ = command("classify", "-i", signals / "validation.npy", "--model", run, "--quiet")
+    code, out, _ = run_regard("classify", "-i", signals / "validation.npy", "--model", run, "--quiet")
     assert code == 0 and len(out.splitlines()) == 12
 
 
-def test_the_tag_command_writes_the_frames_of_each_span(models, signals, command):
+def test_the_tag_command_writes_the_frames_of_each_span(models, signals, run_regard):
     run = models["tag"].folder
     tagged = regard.tag(signals / "a.npy", run)
-    code, out, _ = command("tag", signals / "a.npy", "--model", run)
+    code, out, _ = run_regard("tag", signals / "a.npy", "--model", run)
     spans = [f"{entity.start}-{entity.end - 1} {entity.label}" for entity in tagged]
     assert code == 0 and out.strip().split("\t") == [str(signals / "a.npy"), *spans]
-    code, out, _ = command("tag", signals / "a.npy", "--model", run, "--to-conll")
+    code, out, _ = run_regard("tag", signals / "a.npy", "--model", run, "--to-conll")
     assert code == 0 and out.split("\n")[:64] == [f"{i}\t{tag}" for i, tag in enumerate(tagged.tags)]
 
 
-def test_translate_and_pictures_work_from_the_command_line(models, signals, command, tmp_path):
-    code, out, _ = command("translate", signals / "c.csv", "--model", models["translate"].folder)
+def test_translate_and_pictures_work_from_the_command_line(models, signals, run_regard, tmp_path):
+    code, out, _ = run_regard("translate", signals / "c.csv", "--model", models["translate"].folder)
     assert code == 0 and out.strip() == str(
         regard.translate(str(signals / "c.csv"), models["translate"].folder)
     )
     for task, name in (("classify", "short.npy"), ("tag", "a.npy"), ("translate", "c.csv")):
         picture = tmp_path / f"{task}.svg"
-        code, _, _ = command(task, signals / name, "--model", models[task].folder, "--picture", picture)
+        code, _, _ = run_regard(task, signals / name, "--model", models[task].folder, "--picture", picture)
         assert code == 0 and picture.read_text().startswith("<svg")
-    code, _, _ = command("draw", models["classify"].folder, "-o", tmp_path / "model.svg")
+    code, _, _ = run_regard("draw", models["classify"].folder, "-o", tmp_path / "model.svg")
     assert code == 0 and "frames of numbers" in (tmp_path / "model.svg").read_text()
 
 
-def test_wrong_sequences_are_errors_of_one_sentence_and_exit_code_2(models, signals, command, tmp_path):
+def test_wrong_sequences_are_errors_of_one_sentence_and_exit_code_2(models, signals, run_regard, tmp_path):
     run = models["classify"].folder
     np.save(tmp_path / "wide.npy", np.zeros((4, 3)))
     np.save(tmp_path / "nan.npy", np.full((4, 8), np.nan))
@@ -194,7 +176,7 @@ def test_wrong_sequences_are_errors_of_one_sentence_and_exit_code_2(models, sign
         ("nan.npy", "has nan at frame 0, channel 0"),
         ("none.npy", "there is no file"),
     ):
-        code, _, errors = command("classify", tmp_path / name, "--model", run)
+        code, _, errors = run_regard("classify", tmp_path / name, "--model", run)
         assert code == 2 and message in errors and "Traceback" not in errors
     for arguments, message in (
         (("serve", run), "serving takes a model that reads text"),
@@ -207,7 +189,7 @@ def test_wrong_sequences_are_errors_of_one_sentence_and_exit_code_2(models, sign
             "are for text, and this model",
         ),
     ):
-        code, _, errors = command(*arguments)
+        code, _, errors = run_regard(*arguments)
         assert code == 2 and message in errors
 
 

@@ -115,11 +115,11 @@ def test_a_slow_header_does_not_keep_a_connection_open(model):
 
 def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
     with running(GenerationService(model, "small", RequestLimits(idle=0.3), workers=1)) as client:
-        kept = client.connect()
+        connection = client.connect()
         for _ in range(3):
-            assert client.raw("GET", "/health", keep=kept)[0] == 200
+            assert client.raw("GET", "/health", keep=connection)[0] == 200
             time.sleep(0.1)
-        assert closed(kept.sock)
+        assert closed(connection.sock)
 
 
 def test_a_slow_response_may_take_longer_than_the_idle_limit(model):

@@ -99,14 +99,14 @@ def test_a_full_queue_refuses_at_once_with_retry_after():
     work = Worker(open=False)
     pool = batcher(work, queue=3)
     held(work, pool)
-    kept = pool.submit("a", ["one", "two"])
+    accepted = pool.submit("a", ["one", "two"])
     with pytest.raises(RequestError, match="2 texts are waiting and the queue holds 3") as refused:
         pool.submit("a", ["three", "four"])
     assert refused.value.status == 429
     assert refused.value.headers == {"retry-after": "1"}
     last = pool.submit("a", ["six"])
     work.go.set()
-    assert kept.result(10) + last.result(10) == ["a:eno", "a:owt", "a:xis"]
+    assert accepted.result(10) + last.result(10) == ["a:eno", "a:owt", "a:xis"]
     pool.close()
 
 
@@ -115,10 +115,10 @@ def test_cancelled_texts_are_not_computed():
     pool = batcher(work)
     held(work, pool)
     gone = [pool.submit("a", ["left", "gone"]) for _ in range(3)] + [pool.submit(i, ["s"]) for i in range(90)]
-    kept = pool.submit("a", ["kept"])
+    accepted = pool.submit("a", ["kept"])
     assert all(p.cancel() for p in gone)
     work.go.set()
-    assert kept.result(10) == ["a:tpek"]
+    assert accepted.result(10) == ["a:tpek"]
     assert [texts for _, texts in work.batches] == [["x"], ["kept"]]
     assert pool.waiting == 0
     pool.close()

@@ -34,8 +34,8 @@ def slow(folder):
 
 def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
     with running(slow) as client:
-        kept = client.connect()
-        assert client.raw("GET", "/health", keep=kept)[0] == 200
+        open_connection = client.connect()
+        assert client.raw("GET", "/health", keep=open_connection)[0] == 200
         accepted = [
             in_background(lambda i=i: client.post("/translate", {"text": "ein Hund" + "!" * i}))
             for i in range(4)
@@ -43,7 +43,7 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         until(lambda: slow.metrics.in_flight == 4)
         client.server.drain()
         status, headers, body = client.raw(
-            "POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, kept
+            "POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, open_connection
         )
         assert (status, headers["retry-after"]) == (503, "5")
         assert "shutting down" in json.loads(body)["error"]
@@ -56,7 +56,7 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         for thread, result in accepted:
             thread.join(20)
             assert result[0][0] == 200
-        kept.close()
+        open_connection.close()
     with pytest.raises(OSError, match="refused"):
         client.get("/health")
 

@@ -13,8 +13,8 @@ import regard
 LETTERS = "abcdefghijkl"
 LAYER = {"layers": 2, "heads": 4, "inner": 128, "norm": "pre"}
 PAIRS = {
-    "GRU, simple": ({"kind": "recurrent"}, {"kind": "recurrent", "attention": "dot"}),
-    "GRU, parameterised": ({"kind": "recurrent"}, {"kind": "recurrent", "attention": "projected"}),
+    "GRU, dot": ({"kind": "recurrent"}, {"kind": "recurrent", "attention": "dot"}),
+    "GRU, projected": ({"kind": "recurrent"}, {"kind": "recurrent", "attention": "projected"}),
     "LSTM, bilinear, input feeding": (
         {"kind": "recurrent", "cell": "lstm"},
         {"kind": "recurrent", "cell": "lstm", "attention": "bilinear", "input_feeding": True},

@@ -24,7 +24,9 @@ def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sente
 
 
 def test_batches_made_of_multiples_are_padded_within_their_budget(prepared):  # noqa: F811
-    for batch in Batches(prepared, tokens=400, seed=1, multiple=4).once():
+    batches = list(Batches(prepared, tokens=400, seed=1, multiple=4).once())
+    assert batches
+    for batch in batches:
         rows, source, target = GraphShapes(400, None, 4).pad(
             len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         )

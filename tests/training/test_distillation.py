@@ -161,11 +161,13 @@ def test_a_full_disk_is_noticed_before_the_teacher_starts(student, monkeypatch):
 
 
 def test_a_resumed_student_has_the_same_weights(student, tmp_path):
-    whole = train(student, folder=tmp_path / "whole", overrides=SHORT, quiet=True)
+    uninterrupted = train(student, folder=tmp_path / "uninterrupted", overrides=SHORT, quiet=True)
     train(student, folder=tmp_path / "cut", overrides=[*SHORT, "training.steps=2"], quiet=True)
     shutil.rmtree(cache_folder())  # the teacher translates again
     resume(tmp_path / "cut", overrides=["training.steps=4"], quiet=True)
-    one, other = ((f / "model/model.safetensors").read_bytes() for f in (whole.folder, tmp_path / "cut"))
+    one, other = (
+        (f / "model/model.safetensors").read_bytes() for f in (uninterrupted.folder, tmp_path / "cut")
+    )
     assert one == other
 
 

@@ -88,7 +88,7 @@ def test_sigterm_to_torchrun_saves_and_the_resumed_run_is_identical(two, tmp_pat
 @pytest.mark.slow
 def test_after_six_random_kills_the_run_is_identical(two, tmp_path):
     made = tiny.recipe(two, **{**CHANGES, "training__steps": 400}, batch__accumulate=1)
-    tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "whole"))
+    tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "uninterrupted"))
     process = tiny.torchrun(two, "train", made, tmp_path / "run", restarts=9)
     draw = random.Random(5)
     for _ in range(6):
@@ -102,7 +102,7 @@ def test_after_six_random_kills_the_run_is_identical(two, tmp_path):
     print(
         f"restarted {output.count('resuming after step') + output.count('starts from the beginning')} times"
     )
-    assert tiny.differences(tmp_path / "run", tmp_path / "whole") == []
+    assert tiny.differences(tmp_path / "run", tmp_path / "uninterrupted") == []
 
 
 def test_one_process_resumes_a_run_of_two_with_the_same_batches(two, tmp_path):

@@ -9,14 +9,14 @@ from regard.training.ema import Ema
 def test_the_average_follows_its_formula():
     model = nn.Linear(2, 1, bias=False).double()
     ema = Ema(model, 0.5)
-    want = model.weight.detach().clone()
+    expected = model.weight.detach().clone()
     for step in range(1, 30):
         with torch.no_grad():
             model.weight += torch.randn_like(model.weight)
         ema.update(step)
         d = min(0.5, (1 + step) / (10 + step))
-        want = d * want + (1 - d) * model.weight.detach()
-    torch.testing.assert_close(ema.averages[0], want)
+        expected = d * expected + (1 - d) * model.weight.detach()
+    torch.testing.assert_close(ema.averages[0], expected)
 
 
 def test_applied_gives_the_model_the_averages_and_restores_its_weights_exactly():

@@ -46,7 +46,7 @@ def steps_in(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "kept"),
+    ("damage", "remaining"),
     [
         (lambda path, content: path.unlink(), []),
         (lambda path, content: path.write_bytes(content[:-5]), [1, 2]),
@@ -74,7 +74,7 @@ def steps_in(path):
         "a line that is too deep",
     ],
 )
-def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, damage, kept):
+def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, damage, remaining):
     path, messages = tmp_path / "log.jsonl", []
     with RunLog(path) as log:
         for step in (1, 2, 3):
@@ -84,8 +84,8 @@ def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, d
     with RunLog(path, position, 3, messages.append) as log:
         log.add("train", step=4)
         assert log.position == path.stat().st_size
-    assert steps_in(path) == [*kept, 4]
-    assert len(messages) <= 1 and (messages or kept == [1, 2, 3])
+    assert steps_in(path) == [*remaining, 4]
+    assert len(messages) <= 1 and (messages or remaining == [1, 2, 3])
     assert all(str(path) in text and "not affected" in text for text in messages)
 
 

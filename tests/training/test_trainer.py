@@ -67,8 +67,8 @@ def test_the_final_model_is_the_mean_of_the_best(done):
     best = [load_file(f / "model.safetensors") for f in step_folders(done.folder / "best")]
     model = load_file(done.model_folder / "model.safetensors")
     for name, x in model.items():
-        want = torch.stack([b[name].double() for b in best]).mean(0).float()
-        assert torch.equal(x, want), name
+        expected = torch.stack([b[name].double() for b in best]).mean(0).float()
+        assert torch.equal(x, expected), name
     assert load(done.folder).card["averaged_steps"] in ([3, 6], [6, 3])
 
 
@@ -93,10 +93,10 @@ def test_the_same_seed_gives_the_same_weights(done, tmp_path):
 def test_training_does_not_change_the_callers_random_state_and_threads(tmp_path):
     threads = torch.get_num_threads()
     torch.manual_seed(5)
-    want = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(5)
     run(tmp_path, training__threads=2)
-    assert torch.equal(torch.rand(3), want) and torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == threads
 
 
 def test_the_frequency_of_validation_does_not_change_the_weights(done, tmp_path):
@@ -125,7 +125,7 @@ def test_accumulated_batches_are_one_large_batch(tmp_path):
         "optimizer__clip": None,
     }
     parts = run(tmp_path, name="parts", **same, batch={"tokens": 400, "accumulate": 4, "sentences": 20})
-    single = run(tmp_path, name="whole", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
+    single = run(tmp_path, name="single", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
     losses = [[e["loss"] for e in tiny.log(r.folder)] for r in (parts, single)]
     assert [e["tokens"] for e in tiny.log(parts.folder)] == [e["tokens"] for e in tiny.log(single.folder)]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=0)

@@ -134,12 +134,13 @@ def start(folder, verb, target, run, *overrides, largest_file=0):
 
 
 def environment(**more):
-    kept = {
+    """The environment of a child process: without the variables of torchrun, one thread."""
+    inherited = {
         k: v
         for k, v in os.environ.items()
         if not k.startswith(("TORCHELASTIC", "RANK", "WORLD", "LOCAL_RANK", "MASTER"))
     }
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **more}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **more}
 
 
 def torchrun(folder, verb, target, run, *overrides, restarts=0):

@@ -94,7 +94,7 @@ def command(
     """Measure whether attention explains the outputs of a classifier, tagger, translator or language model.
 
     Rank correlation with gradients and leave-one-out; permuted, uniform and adversarial attention; erasure of
-    tokens and weights; attention rollout and flow. Prints one sentence per figure.
+    tokens and weights; attention rollout and flow. Prints one sentence per metric.
 
     Examples:
 

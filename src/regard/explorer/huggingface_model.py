@@ -133,7 +133,7 @@ class HuggingFaceModel:
         """Run a few tokens and name the attention that was seen."""
         ids = (self.tokenizer("a b c")["input_ids"] or [0])[:8]
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a short text may not reach what a model warns of
+            warnings.simplefilter("ignore")  # they are about the dummy text
             output, seen = self._forward(ids, ids if self.task == "translate" else None)
         del output
         if not seen:
@@ -166,7 +166,7 @@ class HuggingFaceModel:
         return AttentionMaps(source, target, inputs, weights)
 
     def _log_probabilities(self, logits: Tensor, target: Sequence[int]) -> list[float]:
-        """Of each target token, from logits (T, vocabulary)."""
+        """Log probability of each target token, from logits (T, vocabulary)."""
         log_p = logits.double().log_softmax(-1)
         return log_p[torch.arange(len(target)), torch.tensor(list(target))].tolist()
 
@@ -286,7 +286,7 @@ def _continue(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
 def _hypotheses(
     explored: HuggingFaceModel, source: list[int] | None, targets: list[list[int]], skipped: int
 ) -> list[dict[str, Any]]:
-    """The text and the log probability of each hypothesis; the score is that probability per token."""
+    """Text, log probability and score (log probability per token) of each hypothesis."""
     rows = []
     for target in targets:
         log_p, tail = (
@@ -300,7 +300,7 @@ def _hypotheses(
 def _encode(explored: HuggingFaceModel, ids: list[int]) -> tuple[Any, dict[str, Side], AttentionMaps]:
     output, seen = explored._forward(ids)
     side = explored._side(ids)
-    sides = {"source": side, "target": side, "inputs": side}  # classifiers may stand on a causal model
+    sides = {"source": side, "target": side, "inputs": side}  # a causal classifier's maps use target, inputs
     return output, sides, explored._maps(seen, side.tokens, side.tokens, side.tokens)
 
 

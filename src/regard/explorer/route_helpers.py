@@ -14,12 +14,12 @@ Result = TypeVar("Result")
 
 
 def binary(content: bytes) -> Response:
-    """A response with weights."""
+    """A binary response, for weights."""
     return Response(content, 200, SAFE_HEADERS, "application/octet-stream")
 
 
 def number(text: str) -> int:
-    """An index of an address."""
+    """Parse an index in a URL."""
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise RequestError(422, f"{text[:20]!r} is not an index; give an integer from 0")
     return int(text)

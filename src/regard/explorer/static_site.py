@@ -18,14 +18,14 @@ from regard.interchange.export.export import check_free
 from regard.models import folder as model_folder
 from regard.models.translator import Translator
 
-POLICY = (  # as that of the server, less what a meta element cannot say
+POLICY = (  # the server's policy without frame-ancestors, which a meta element cannot set
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
 CHARSET = '<meta charset="utf-8">\n'
 META = f'{CHARSET}<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-VIEWS = ["alignment", "heads", "whatif", "compare", "mechanism"]  # what the engine can answer
-WITHOUT = ("search.js", "trust.js")  # views that it cannot
+VIEWS = ["alignment", "heads", "whatif", "compare", "mechanism"]  # of the page, those that the engine serves
+WITHOUT = ("search.js", "trust.js")  # files of the other views
 MAX_CHARACTERS = 2000  # of a text
 TOKENIZERS = ("bpe", "byte-bpe", "character", "word")
 # What the engine runs, by kind of encoder or decoder: the values of each option.

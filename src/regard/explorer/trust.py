@@ -17,7 +17,7 @@ from regard.evaluation.explanation.explained_models import (
     ExplainedTagger,
     explained_model,
 )
-from regard.evaluation.explanation.measures import FIGURES, MEASURES, TITLES, MeasureOptions
+from regard.evaluation.explanation.measures import MEASURES, METRICS, TITLES, MeasureOptions
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.run import Run
 from regard.models.tagger import Tagger
@@ -50,7 +50,7 @@ class OneWordTagger(ExplainedTagger):
 def trust(
     model: Any, run: Run, row: int | None, attention: str | None, cancelled: Cancelled
 ) -> dict[str, Any]:
-    """Return the figures for one output of a run as JSON, or the reason why there are none.
+    """Return the faithfulness measures of one output of a run as JSON, or the reason why there are none.
 
     Args:
         row: index of the output token (translation, continuation) or of the tagged word; None: the first.
@@ -74,7 +74,7 @@ def trust(
         if cancelled():
             raise client_left()
         measured = MEASURES[name](probe, OPTIONS)
-        figures |= measured.figures
+        figures |= measured.metrics
         scores |= measured.scores
     prediction = clean(probe.explained.class_name(probe.predicted))
     return {
@@ -125,7 +125,7 @@ def _step_input(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput
 
 
 def readings(figures: dict[str, float], count: int, prediction: str) -> list[dict[str, Any]]:
-    """Title, value and one sentence for each figure, of a text of `count` tokens."""
+    """Title, value and one sentence for each measure, of a text of `count` tokens."""
     chosen = {
         "tau_gradient": _tau_sentence(figures["tau_gradient"], "gradient", count),
         "tau_leave_one_out": _tau_sentence(figures["tau_leave_one_out"], "leave_one_out", count),
@@ -137,9 +137,9 @@ def readings(figures: dict[str, float], count: int, prediction: str) -> list[dic
     return [
         {
             "name": name,
-            "title": FIGURES[name].title,
+            "title": METRICS[name].title,
             "value": None if math.isnan(figures[name]) else figures[name],
-            "scale": FIGURES[name].scale,
+            "scale": METRICS[name].scale,
             "reading": sentence,
         }
         for name, sentence in chosen.items()

@@ -115,14 +115,9 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         texts = add_target(texts, model, to)
     encoded = source.encode_batch(texts)
     results = translate_tokens(
-        model,
-        encoded,
-        strategy=strategy,
+        model, encoded, strategy=strategy, limits=as_limits(limits), progress=progress, cancelled=cancelled,
         constraints=as_constraints(constraints).encode(target, len(texts)),
-        limits=as_limits(limits),
-        progress=progress,
-        cancelled=cancelled,
-    )
+    )  # fmt: skip
     results = [hypotheses[:count] for hypotheses in results]
     if attention:
         _add_attention(model, encoded, results)

@@ -188,7 +188,7 @@ def test_the_attention_of_a_translator_must_read_the_source():
         probe_of(model, attention="decoder.*.self")
 
 
-def test_one_token_has_figures_without_a_rank_correlation():
+def test_one_token_has_metrics_without_a_rank_correlation():
     probe = probe_of(small_models.classifier(), "two")
     assert probe.count == 1 and not math.isnan(float(leave_one_out(probe)[0]))
 

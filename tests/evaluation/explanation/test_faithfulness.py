@@ -1,4 +1,4 @@
-"""faithfulness.py, measures.py, adversary.py and erasure.py: figures by hand, by loops, by construction."""
+"""faithfulness.py, measures.py, adversary.py and erasure.py: metrics by hand, by loops, by construction."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from regard.evaluation.explanation.adversary import adversarial_attention
 from regard.evaluation.explanation.comparisons import jensen_shannon, total_variation
 from regard.evaluation.explanation.erasure import erasure, flip_share, without_weights
 from regard.evaluation.explanation.explained_models import explained_model
-from regard.evaluation.explanation.measures import FIGURES, weight_gradient
+from regard.evaluation.explanation.measures import METRICS, weight_gradient
 from regard.evaluation.explanation.probe import Probe
 from tests.evaluation.explanation import small_models
 from tests.evaluation.explanation.small_models import BILSTM, TRANSFORMER
@@ -31,20 +31,20 @@ def probe_of(model, text=TEXT, **options):
 
 def test_attention_that_is_the_explanation_has_a_rank_correlation_of_one():
     result = faithfulness(small_models.exposed_classifier(), TEXT, measures=["correlation"])
-    figures = result.examples[0].figures
+    metrics = result.examples[0].metrics
     for name in ("tau_gradient", "tau_integrated_gradients", "tau_leave_one_out"):
-        assert figures[name] == pytest.approx(1)
+        assert metrics[name] == pytest.approx(1)
 
 
 def test_attention_that_is_ignored_changes_nothing():
     model = small_models.exposed_classifier(eos_value=1.0)
     measures = ["permuted", "uniform", "adversary", "flips"]
-    figures = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0].figures
-    assert figures["change_permuted"] == pytest.approx(0, abs=1e-6)
-    assert figures["change_uniform"] == pytest.approx(0, abs=1e-6)
-    assert figures["adversarial_change"] == pytest.approx(0, abs=1e-6)
-    assert figures["adversarial_divergence"] > 0.4  # all weight on the least attended token
-    assert figures["flip_top"] == 0
+    metrics = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0].metrics
+    assert metrics["change_permuted"] == pytest.approx(0, abs=1e-6)
+    assert metrics["change_uniform"] == pytest.approx(0, abs=1e-6)
+    assert metrics["adversarial_change"] == pytest.approx(0, abs=1e-6)
+    assert metrics["adversarial_divergence"] > 0.4  # all weight on the least attended token
+    assert metrics["flip_top"] == 0
 
 
 def test_permuted_and_uniform_attention_by_hand():
@@ -57,12 +57,12 @@ def test_permuted_and_uniform_attention_by_hand():
         return 1 / (1 + math.exp(-3 * float(a)))
 
     assert float(probe.distribution[1]) == pytest.approx(p_yes(1 - weights[-1]), abs=1e-6)
-    figures = faithfulness(model, TEXT, measures=["permuted", "uniform"]).examples[0].figures
+    metrics = faithfulness(model, TEXT, measures=["permuted", "uniform"]).examples[0].metrics
     expected = abs(p_yes(5 / 6) - p_yes(1 - weights[-1]))
-    assert figures["change_uniform"] == pytest.approx(expected, abs=1e-6)
+    assert metrics["change_uniform"] == pytest.approx(expected, abs=1e-6)
     changes = {abs(p_yes(1 - w) - p_yes(1 - weights[-1])) for w in weights}  # EOS gets any of the weights
-    assert min(abs(figures["change_permuted"] - change) for change in changes) < 1e-6
-    assert figures["max_weight"] == pytest.approx(float(weights[:5].max()))
+    assert min(abs(metrics["change_permuted"] - change) for change in changes) < 1e-6
+    assert metrics["max_weight"] == pytest.approx(float(weights[:5].max()))
 
 
 def test_erasure_is_a_loop_over_shorter_texts():
@@ -94,16 +94,16 @@ def test_removed_weights_are_rescaled():
     torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_long_text_runs_in_parts_with_the_same_figures(monkeypatch):
+def test_a_long_text_runs_in_parts_with_the_same_metrics(monkeypatch):
     model = small_models.classifier(BILSTM)
     measures = ["uniform", "flips", "adversary", "erasure"]
     full = faithfulness(model, TEXT, measures=measures, options=QUICK).examples[0]
     monkeypatch.setattr(probes, "BATCH_WEIGHTS", 12)  # two copies of six weights
     assert probe_of(model).batch == 2
     parts = faithfulness(model, TEXT, measures=[*measures, "permuted"], options=QUICK).examples[0]
-    for name, value in full.figures.items():
-        assert parts.figures[name] == pytest.approx(value, abs=1e-5)
-    assert 0 < parts.figures["change_permuted"] < 1
+    for name, value in full.metrics.items():
+        assert parts.metrics[name] == pytest.approx(value, abs=1e-5)
+    assert 0 < parts.metrics["change_permuted"] < 1
 
 
 def test_the_share_removed_until_a_decision_flips_by_hand():
@@ -123,8 +123,8 @@ def test_the_share_removed_until_a_decision_flips_by_hand():
         if float(left[:5].sum() / left.sum()) < 2 / 3:
             break
     assert flip_share(probe, probe.attention) == pytest.approx(count / 5)
-    figures = faithfulness(model, TEXT, measures=["flips"]).examples[0].figures
-    assert figures["flip_share"] == pytest.approx(count / 5)
+    metrics = faithfulness(model, TEXT, measures=["flips"]).examples[0].metrics
+    assert metrics["flip_share"] == pytest.approx(count / 5)
 
 
 def test_the_gradient_of_weights_by_finite_differences():
@@ -177,11 +177,11 @@ def test_every_measure_runs_on_every_kind_of_model(kind):
     result = faithfulness(model, [TEXT, "two", "four two eight"], options=QUICK)
     again = faithfulness(model, ["four two eight"], options=QUICK)
     assert [len(example.attention) for example in result.examples] == [5, 1, 3]
-    assert again.examples[0] == result.examples[2]  # the figures of a text do not depend on the other texts
-    assert set(result.means) <= set(FIGURES) and result.means["change_uniform"].count == 3
+    assert again.examples[0] == result.examples[2]  # the metrics of a text do not depend on the other texts
+    assert set(result.means) <= set(METRICS) and result.means["change_uniform"].count == 3
     assert 0 <= result.means["adversarial_change"].value <= 0.01
     assert ("tau_rollout_gradient" in result.means) == (kind != "embedding")
-    assert math.isnan(result.examples[1].figures["tau_gradient"])  # one token
+    assert math.isnan(result.examples[1].metrics["tau_gradient"])  # one token
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
     json.dumps(result.as_dict(), allow_nan=False)
     assert "Kendall's τ" in str(result)
@@ -190,26 +190,26 @@ def test_every_measure_runs_on_every_kind_of_model(kind):
 def test_the_seed_changes_what_is_random():
     model = small_models.classifier(BILSTM)
     one, same, other = (
-        faithfulness(model, TEXT, measures=["erasure"], seed=seed).examples[0].figures for seed in (0, 0, 5)
+        faithfulness(model, TEXT, measures=["erasure"], seed=seed).examples[0].metrics for seed in (0, 0, 5)
     )
     assert one == same and one["comprehensiveness"] == other["comprehensiveness"]
     assert one["comprehensiveness_random"] != other["comprehensiveness_random"]
 
 
 def test_a_measure_can_be_added():
-    from regard.evaluation.explanation.measures import Figure, Measured
+    from regard.evaluation.explanation.measures import Measured, Metric
 
     @MEASURES.add("length")
     def length(probe, options):
         return Measured({"length": float(probe.count)})
 
-    FIGURES["length"] = Figure("length", "A text has {value} tokens.", "")
+    METRICS["length"] = Metric("length", "A text has {value} tokens.", "")
     try:
         result = faithfulness(small_models.classifier(), ["one", "one two three"], measures=["length"])
         assert result.means["length"].value == 2 and "A text has 2.00 tokens" in str(result)
     finally:
         MEASURES.remove("length")
-        del FIGURES["length"]
+        del METRICS["length"]
 
 
 @pytest.mark.parametrize(
@@ -243,13 +243,13 @@ def test_wrong_options_of_measures_are_named(options):
 @pytest.mark.parametrize(
     "kind", ["embedding", "bilstm", "transformer", "tagger", "translator", "language model"]
 )
-def test_figures_on_a_gpu_are_those_on_a_cpu(kind):
+def test_metrics_on_a_gpu_are_those_on_a_cpu(kind):
     make = MODELS.get(kind, lambda: small_models.classifier(BILSTM))
     on_cpu, on_gpu = (
         faithfulness(make().to(device), TEXT, options=QUICK).examples[0] for device in ("cpu", "cuda")
     )
     assert on_gpu.prediction == on_cpu.prediction
     assert on_gpu.attention == pytest.approx(on_cpu.attention, abs=1e-5)
-    for name, value in on_cpu.figures.items():
+    for name, value in on_cpu.metrics.items():
         wide = name.startswith("adversarial")  # a search amplifies small differences
-        assert on_gpu.figures[name] == pytest.approx(value, abs=0.1 if wide else 1e-3, nan_ok=True), name
+        assert on_gpu.metrics[name] == pytest.approx(value, abs=0.1 if wide else 1e-3, nan_ok=True), name

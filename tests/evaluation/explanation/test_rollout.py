@@ -23,12 +23,12 @@ def test_the_maximum_flow_is_the_smallest_cut():
     draw = torch.Generator().manual_seed(0)
     for nodes in range(3, 9):
         capacities = torch.rand(nodes, nodes, generator=draw, dtype=torch.float64)
-        kept = torch.rand(nodes, nodes, generator=draw) < 0.5
+        has_edge = torch.rand(nodes, nodes, generator=draw) < 0.5
         edges = [
             (a, b, float(capacities[a, b]))
             for a in range(nodes)
             for b in range(nodes)
-            if a != b and kept[a, b]
+            if a != b and has_edge[a, b]
         ]
         network = FlowNetwork(nodes)
         for edge in edges:

@@ -43,10 +43,10 @@ class Mean:
     """A mean over examples with its 95 % confidence interval.
 
     Attributes:
-        value: the mean; None if the figure is defined for no example.
+        value: the mean; None if the metric is defined for no example.
         low, high: percentiles of bootstrap means; None for fewer than two examples.
         std: the standard deviation of the examples; None for fewer than two.
-        count: examples for which the figure is defined.
+        count: examples for which the metric is defined.
     """
 
     value: float | None

@@ -15,7 +15,7 @@ from regard import arguments
 from regard.errors import DataError, OptionError
 from regard.evaluation.explanation.comparisons import Mean
 from regard.evaluation.explanation.explained_models import ExplainedModel, explained_model
-from regard.evaluation.explanation.measures import FIGURES, MEASURES, MeasureOptions
+from regard.evaluation.explanation.measures import MEASURES, METRICS, MeasureOptions
 from regard.evaluation.explanation.probe import Probe
 from regard.files.progress import track
 from regard.models.folder import load
@@ -23,7 +23,7 @@ from regard.models.folder import load
 
 @dataclass(frozen=True)
 class ExplainedText:
-    """The figures of one text.
+    """The metrics of one text.
 
     Attributes:
         text: the text.
@@ -31,9 +31,9 @@ class ExplainedText:
         prediction: the label, tag or token that is explained.
         probability: its probability.
         attention: the attention to each token.
-        figures: by name; NaN where a figure is not defined, such as a rank correlation of one token.
+        metrics: by name; NaN where a metric is not defined, such as a rank correlation of one token.
         scores: other scores of the tokens, by name: gradient, leave_one_out, rollout, adversarial, …
-        curves: figures by share of the tokens: comprehensiveness, sufficiency.
+        curves: metrics by share of the tokens: comprehensiveness, sufficiency.
     """
 
     text: str
@@ -41,14 +41,14 @@ class ExplainedText:
     prediction: str
     probability: float
     attention: list[float]
-    figures: dict[str, float]
+    metrics: dict[str, float]
     scores: dict[str, list[float]] = field(default_factory=dict, repr=False)
     curves: dict[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON; None for figures that are not defined."""
+        """Everything, for JSON; None for metrics that are not defined."""
         record = asdict(self)
-        record["figures"] = {name: None if math.isnan(x) else x for name, x in self.figures.items()}
+        record["metrics"] = {name: None if math.isnan(x) else x for name, x in self.metrics.items()}
         record["curves"] = {
             name: [None if math.isnan(x) else x for x in curve] for name, curve in self.curves.items()
         }
@@ -57,7 +57,7 @@ class ExplainedText:
 
 @dataclass(frozen=True)
 class FaithfulnessResult:
-    """Figures of each text and their means; `print(result)` shows a table.
+    """Metrics of each text and their means; `print(result)` shows a table.
 
     Attributes:
         examples: one entry per text, in order.
@@ -73,11 +73,11 @@ class FaithfulnessResult:
 
     @cached_property
     def means(self) -> dict[str, Mean]:
-        """The mean of each figure with its 95 % confidence interval, in the order of the table."""
+        """The mean of each metric with its 95 % confidence interval, in the order of the table."""
         return {
-            name: Mean.of([e.figures[name] for e in self.examples if name in e.figures], self.seed)
-            for name in FIGURES
-            if any(name in example.figures for example in self.examples)
+            name: Mean.of([e.metrics[name] for e in self.examples if name in e.metrics], self.seed)
+            for name in METRICS
+            if any(name in example.metrics for example in self.examples)
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,10 +93,10 @@ class FaithfulnessResult:
     def __str__(self) -> str:
         lines = [f"attention: {', '.join(self.attention)}; {len(self.examples)} texts", ""]
         for name, mean in self.means.items():
-            figure = FIGURES[name]
-            lines.append(f"{figure.title:<40} {value_and_interval(mean)}")
+            metric = METRICS[name]
+            lines.append(f"{metric.title:<40} {value_and_interval(mean)}")
             if mean.value is not None:
-                lines.append(f"    {figure.say(mean.value)} ({figure.scale})")
+                lines.append(f"    {metric.say(mean.value)} ({metric.scale})")
         return "\n".join(lines)
 
     def report(self, path: str | Path, title: str = "Faithfulness of attention") -> Path:
@@ -123,17 +123,17 @@ def explain_text(
     options: MeasureOptions | None = None,
     seed: int = 0,
 ) -> tuple[ExplainedText, list[str]]:
-    """The figures of one text, and the names of the attention that explains it; see `faithfulness`.
+    """The metrics of one text, and the names of the attention that explains it; see `faithfulness`.
 
     Without the measures adversary and flow it takes about 0.1 s on one core.
     """
     probe = Probe(model, text, seed=seed, attention=attention)
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     scores: dict[str, list[float]] = {}
     curves: dict[str, tuple[float, ...]] = {}
     for name in MEASURES if measures is None else measures:
         measured = MEASURES[name](probe, options or MeasureOptions())
-        figures |= measured.figures
+        metrics |= measured.metrics
         scores |= measured.scores
         curves |= measured.curves
     explained = ExplainedText(
@@ -142,7 +142,7 @@ def explain_text(
         model.class_name(probe.predicted),
         float(probe.distribution[probe.predicted]),
         probe.attention.tolist(),
-        figures,
+        metrics,
         scores,
         curves,
     )

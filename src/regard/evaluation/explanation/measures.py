@@ -1,4 +1,4 @@
-"""The measures of faithfulness by name, and the figures that they give."""
+"""The measures of faithfulness by name, and the metrics that they give."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MeasureOptions:
     """Options of the measures.
 
     Attributes:
-        permutations: random orders of the attention weights; the figure is the median change.
+        permutations: random orders of the attention weights; the metric is the median change.
         tolerance: output change that adversarial attention may cause, in total variation.
         adversary_steps: steps of the search for adversarial attention.
         shares: shares of the tokens for comprehensiveness and sufficiency.
@@ -55,15 +55,15 @@ class MeasureOptions:
 
 @dataclass
 class Measured:
-    """What a measure gives for one text: figures by name, curves and scores of tokens for the report."""
+    """What a measure gives for one text: metrics by name, curves and scores of tokens for the report."""
 
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     curves: dict[str, tuple[float, ...]] = field(default_factory=dict)
     scores: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """A metric of faithfulness, as tables and reports show it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Figure:
 
 Measure = Callable[[Probe, MeasureOptions], Measured]
 MEASURES: Registry[Measure] = Registry("measure")
-FIGURES: dict[str, Figure] = {}  # in the order of tables
+METRICS: dict[str, Metric] = {}  # in the order of tables
 
 ATTRIBUTIONS: dict[str, Callable[[Probe], Tensor]] = {
     "gradient": gradient_times_input,
@@ -109,7 +109,7 @@ def _random_scores(probe: Probe) -> Tensor:
 
 
 for _name, _title in TITLES.items():
-    FIGURES[f"tau_{_name}"] = Figure(
+    METRICS[f"tau_{_name}"] = Metric(
         f"τ with {_title}",
         f"Ranked by attention and by {_title}, the tokens of a text agree with Kendall's τ = {{value}}.",
         TAU,
@@ -124,17 +124,17 @@ def correlation(probe: Probe, options: MeasureOptions) -> Measured:
     measured = Measured()
     for name in ATTRIBUTIONS:
         scores = _attribution(probe, name)
-        measured.figures[f"tau_{name}"] = kendall_tau(probe.attention, scores)
+        measured.metrics[f"tau_{name}"] = kendall_tau(probe.attention, scores)
         measured.scores[name] = scores.tolist()
     return measured
 
 
-FIGURES["change_permuted"] = Figure(
+METRICS["change_permuted"] = Metric(
     "change by permuted attention",
     "With the attention weights in random order, the output changes by {value} (median, total variation).",
     CHANGE,
 )
-FIGURES["max_weight"] = Figure(
+METRICS["max_weight"] = Metric(
     "largest weight", "The largest attention weight on a token of a text is {value}.", "1: all attention"
 )
 
@@ -149,7 +149,7 @@ def permuted(probe: Probe, options: MeasureOptions) -> Measured:
     return Measured({"change_permuted": change, "max_weight": float(probe.attention.max())})
 
 
-FIGURES["change_uniform"] = Figure(
+METRICS["change_uniform"] = Metric(
     "change by uniform attention",
     "With equal attention to all tokens, the output changes by {value} (total variation).",
     CHANGE,
@@ -163,12 +163,12 @@ def uniform(probe: Probe, options: MeasureOptions) -> Measured:
     return Measured({"change_uniform": float(total_variation(output, probe.distribution.cpu()))})
 
 
-FIGURES["adversarial_divergence"] = Figure(
+METRICS["adversarial_divergence"] = Metric(
     "divergence of adversarial attention",
     "Attention that differs by {value} (Jensen–Shannon divergence, at most 0.69) gives the same output.",
     "0: other attention gives another output; 0.69: entirely other attention gives the same output",
 )
-FIGURES["adversarial_change"] = Figure(
+METRICS["adversarial_change"] = Metric(
     "change by adversarial attention",
     "The output under that attention differs by {value} (total variation).",
     "at most the tolerance, 0.01 by default",
@@ -192,7 +192,7 @@ for _kind, _fall in {
     "sufficiency": "With the first tokens by {by} alone, the decision's probability falls by {{value}}",
 }.items():
     for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random order"}.items():
-        FIGURES[_kind + _suffix] = Figure(
+        METRICS[_kind + _suffix] = Metric(
             f"{_kind} of {_by}",
             _fall.format(by=_by) + " (mean over the shares of tokens).",
             "larger: these tokens were needed" if _kind[0] == "c" else "smaller: these tokens are enough",
@@ -212,17 +212,17 @@ def erase(probe: Probe, options: MeasureOptions) -> Measured:
         result = erasure(probe, scores, options.shares)
         for name in ("comprehensiveness", "sufficiency"):
             curve = getattr(result, name)
-            measured.figures[name + suffix] = mean_defined(curve)
+            measured.metrics[name + suffix] = mean_defined(curve)
             measured.curves[name + suffix] = curve
     return measured
 
 
-FIGURES["flip_top"] = Figure(
+METRICS["flip_top"] = Metric(
     "flips without the top weight",
     "Without the largest attention weight, {percent} of the decisions change.",
     "0: none; 1: all",
 )
-FIGURES["flip_random"] = Figure(
+METRICS["flip_random"] = Metric(
     "flips without a random weight",
     "Without the weight of a token at random, {percent} of the decisions change.",
     "0: none; 1: all",
@@ -232,7 +232,7 @@ for _suffix, _by, _first in (
     ("_gradient", "gradient of the weight", "Highest gradient first"),
     ("_random", "random order", "In random order"),
 ):
-    FIGURES[f"flip_share{_suffix}"] = Figure(
+    METRICS[f"flip_share{_suffix}"] = Metric(
         f"share removed by {_by}",
         f"{_first}, {{percent}} of the weights are removed until the decision changes.",
         "small: few weights hold the decision; 1: it never changes",
@@ -244,18 +244,18 @@ def decision_flips(probe: Probe, options: MeasureOptions) -> Measured:
     """Decision flips by removing attention weights (Serrano & Smith 2019)."""
     top = int(probe.attention.argmax())
     others = [at for at in range(probe.count) if at != top]
-    figures = {"flip_top": float(flips(probe, [[top]])[0]), "flip_random": math.nan}
+    metrics = {"flip_top": float(flips(probe, [[top]])[0]), "flip_random": math.nan}
     if others:
         pick = others[int(torch.randint(len(others), (), generator=probe.generator("random weight")))]
-        figures["flip_random"] = float(flips(probe, [[pick]])[0])
+        metrics["flip_random"] = float(flips(probe, [[pick]])[0])
     orders = {
         "": probe.attention,
         "_gradient": probe.cached("weight_gradient", weight_gradient),
         "_random": _random_scores(probe),
     }
     for suffix, scores in orders.items():
-        figures[f"flip_share{suffix}"] = flip_share(probe, scores)
-    return Measured(figures)
+        metrics[f"flip_share{suffix}"] = flip_share(probe, scores)
+    return Measured(metrics)
 
 
 def weight_gradient(probe: Probe) -> Tensor:
@@ -280,7 +280,7 @@ def weight_gradient(probe: Probe) -> Tensor:
 
 for _name, _title in {"rollout": "attention rollout", "flow": "attention flow"}.items():
     for _other in ("gradient", "leave_one_out"):
-        FIGURES[f"tau_{_name}_{_other}"] = Figure(
+        METRICS[f"tau_{_name}_{_other}"] = Metric(
             f"τ of {_name} with {TITLES[_other]}",
             f"Ranked by {_title} and by {TITLES[_other]}, the tokens agree with Kendall's τ = {{value}}.",
             TAU,

@@ -74,7 +74,7 @@ class Probe:
         given: ExplainedInput | None = None,
     ) -> None:
         self.explained, self.text = explained, text
-        # The figures of a text do not depend on the other texts.
+        # The metrics of a text do not depend on the other texts.
         self.seed = zlib.crc32(f"{seed} {text}".encode("utf-8", "surrogatepass")) >> 1
         self._cache: dict[str, Tensor] = {}
         with evaluation_mode(explained.model):

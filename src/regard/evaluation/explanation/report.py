@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from regard.errors import OptionError
 from regard.evaluation.explanation.comparisons import Mean
-from regard.evaluation.explanation.measures import FIGURES
+from regard.evaluation.explanation.measures import METRICS
 from regard.evaluation.explanation.svg_plots import histogram, lines, scatter
 from regard.files.atomic import write_file
 
@@ -67,7 +67,7 @@ def page(result: FaithfulnessResult, title: str, notes: Sequence[str] = ()) -> s
         f"<p>Is attention explanation? {len(result.examples)} texts; the explanation is the attention of "
         f"{escape(', '.join(result.attention))}; seed {result.seed}. Intervals are 95 % bootstrap intervals "
         "of the mean.</p>"
-        f"<table><tr><th>figure</th><th>mean</th><th>interval</th><th>what it says</th></tr>"
+        f"<table><tr><th>metric</th><th>mean</th><th>interval</th><th>what it says</th></tr>"
         f"{''.join(_row(name, mean) for name, mean in result.means.items())}</table>"
         f"{''.join(f'<p>{escape(note)}</p>' for note in notes)}"
         f'<h2>Plots</h2><div class="plots">{"".join(_plots(result))}</div>'
@@ -78,34 +78,34 @@ def page(result: FaithfulnessResult, title: str, notes: Sequence[str] = ()) -> s
 
 
 def _row(name: str, mean: Mean) -> str:
-    figure = FIGURES[name]
+    metric = METRICS[name]
     if mean.value is None:
         return (
-            f"<tr><td>{escape(figure.title)}</td><td>–</td><td>–</td><td>Not defined for any text.</td></tr>"
+            f"<tr><td>{escape(metric.title)}</td><td>–</td><td>–</td><td>Not defined for any text.</td></tr>"
         )
     interval = "–" if mean.low is None else f"[{mean.low:.3f}, {mean.high:.3f}]"
-    says = f"{escape(figure.say(mean.value))} <small>{escape(figure.scale)}</small>"
+    says = f"{escape(metric.say(mean.value))} <small>{escape(metric.scale)}</small>"
     return (
-        f'<tr><td>{escape(figure.title)}</td><td class="number">{mean.value:.3f}</td>'
+        f'<tr><td>{escape(metric.title)}</td><td class="number">{mean.value:.3f}</td>'
         f'<td class="number">{interval}</td><td>{says}</td></tr>'
     )
 
 
 def _values(result: FaithfulnessResult, name: str) -> list[float]:
-    values = [example.figures.get(name, math.nan) for example in result.examples]
+    values = [example.metrics.get(name, math.nan) for example in result.examples]
     return [value for value in values if not math.isnan(value)]
 
 
 def _plots(result: FaithfulnessResult) -> list[str]:
     plots = [
-        histogram(values, FIGURES[name].title, "Kendall's τ-b", (-1, 1))
+        histogram(values, METRICS[name].title, "Kendall's τ-b", (-1, 1))
         for name in ("tau_gradient", "tau_integrated_gradients", "tau_leave_one_out")
         if (values := _values(result, name))
     ]
     points = [
-        (example.figures["max_weight"], example.figures["change_permuted"])
+        (example.metrics["max_weight"], example.metrics["change_permuted"])
         for example in result.examples
-        if "change_permuted" in example.figures
+        if "change_permuted" in example.metrics
     ]
     if points:
         labels = ("largest attention weight", "output change")

@@ -25,7 +25,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // what belongs to the text before
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // state of one text, cleared for another
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -67,7 +67,7 @@ async function show(name) {
   }
 }
 
-/** One line of the view Trust, beside a picture; `update(map)` follows the chosen output and attention. */
+/** A line beside a picture that summarizes the view Trust; `update(map)` recomputes it for the chosen output. */
 function trustLine(run) {
   const node = el("p", { class: "trust-line dim" });
   return { node, async update(map) {
@@ -189,7 +189,7 @@ function showModel() {
   }, text)));
 }
 
-/** Text with parts in backquotes, which become code. */
+/** Show the parts of a text in backquotes as code. */
 const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
 /** Call the server; where it needs a token, ask for it and call again. */

@@ -34,7 +34,7 @@ function outcome(name, run, other) {
   return el("section", {}, ...parts);
 }
 
-/** What the two words of a probe are worth to the model. */
+/** How likely the model finds each of the two words of a probe. */
 function verdict(words, runs) {
   const [a, b] = runs.map((run) => run.output), quoted = words.map((word) => `“${word}”`);
   const share = (x, y) => {
@@ -159,7 +159,7 @@ export function view(run, model, { request }) {
     }
     const first = requests[0] ? await api.run(requests[0]) : run;
     const second = await (state.mode === "model" ? api.run(requests[1]) : api.runAgainst(first, requests[1]));
-    // The first again, with the second as its base: how likely the first text makes the second output.
+    // Run the first text again with the second run as base: this scores the second output given the first text.
     return words && "logP" in first.output ? [await api.runAgainst(second, requests[0]), second] : [first, second];
   }
 

@@ -49,7 +49,7 @@ export class Lines {
   }
 
   choose(row) {
-    for (const [i, on] of [[this.row, false], [0, false], [row, true]]) { // 500 words stay as they are
+    for (const [i, on] of [[this.row, false], [0, false], [row, true]]) { // only these: a text may have 500 words
       const button = this.queries.children[i];
       button?.setAttribute("aria-pressed", String(on));
       if (button) button.tabIndex = on ? 0 : -1;

@@ -1,4 +1,4 @@
-// The tree of a search: what hypotheses share stands once, on the line of the best that has it. A token can be forced.
+// The search tree: tokens that hypotheses share are drawn once, on the line of the best of them. A token can be forced.
 
 import * as api from "./api.js";
 import { marked } from "./difference.js";
@@ -10,7 +10,7 @@ import { set, state } from "./state.js";
 const LINE = 44, GAP = 26, FONT = "15px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
 const STATUS = { kept: "kept", ended: "finished", pruned: "pruned" };
 
-/** Give each shown node a line: hypotheses in order, then the paths that the search left, where there is room. */
+/** Assign a line to each shown node: first the hypotheses in order, then dropped paths on the first free line. */
 function lines(tree, pruned) {
   const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map([[0, 0]]), ends = [];
   nodes.forEach((node, i) => { if (i && (pruned || node.status !== "pruned")) children[node.parent].push(i); });

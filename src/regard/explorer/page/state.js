@@ -4,7 +4,7 @@ const DEFAULTS = {
   view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all",
   stage: "", entropy: "", distance: "", // of heads
   prefix: "", node: "", pruned: "", // of the search: forced token ids, the chosen node, whether pruned nodes are shown
-  token: "", // the output whose trust is shown
+  token: "", // the output token that the view Trust explains
   target: "", links: "", // a given translation, and gold links
   mode: "", other: "", // of the comparison
 };

@@ -1,11 +1,11 @@
-// How far attention explains one output: figures of this text, with one sentence of reading each.
+// How far attention explains one output: faithfulness measures, each with a sentence that interprets its value.
 
 import * as api from "./api.js";
 import { announce, choice, el, rove } from "./dom.js";
 import { marksWords, part, percent, token, weight } from "./format.js";
 import { set, state } from "./state.js";
 
-const SHORT = 40; // tokens up to which the line beside a picture is computed without asking
+const SHORT = 40; // for longer texts the line beside a picture shows only a button; computing it takes too long
 const KINDS = { translate: ["cross"], generate: ["decoder"] };
 const explains = (run, map) => run.task !== "embed" && (KINDS[run.task] ?? ["encoder", "pooling", "decoder"]).includes(map.kind);
 const COLUMNS = { attention: "attention", gradient: "gradient × input", leave_one_out: "leave-one-out" };
@@ -93,7 +93,7 @@ export function view(run, model) {
 }
 
 let waiting = 0;
-/** Write one line of it beside a picture, about the chosen output and this attention. */
+/** Write the line beside a picture: two measures for the chosen output and this attention map. */
 export function updateLine(node, run, map, show) {
   const link = el("button", { class: "chip", type: "button", onclick: () => show("trust") }, "all figures");
   clearTimeout(waiting);

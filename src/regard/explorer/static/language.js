@@ -6,7 +6,7 @@ export function readGuesser(text) {
   return { languages: header.split(" "), table };
 }
 
-/** The code of the language; null if the letters do not say. */
+/** The code of the language; null if the two best are too close. */
 export function guessLanguage({ languages, table }, text) {
   const letters = ` ${(text.slice(0, 2000).toLowerCase().match(/\p{L}+/gu) ?? []).join(" ")} `, totals = languages.map(() => 0);
   for (let i = 0; i + 3 <= letters.length; i++) {

@@ -12,8 +12,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _add_keys(q, keys, values, visible, top, total, out):
-    """Online softmax: add keys and values (T, D) to a maximum, a sum of exponentials and an output (D)."""
+def _add_keys(q, KEYS, VALUES, visible, here, top, total, out):
+    """Online softmax: add keys and values (T, D) to a maximum, a sum of exponentials and an output (D).
+
+    KEYS and VALUES are pointers (T, D), read where `here` is true; only `visible` keys get weight.
+    """
+    keys = tl.load(KEYS, mask=here, other=0.0)
+    values = tl.load(VALUES, mask=here, other=0.0)
     energies = tl.where(visible, tl.sum(q[None, :] * keys.to(tl.float32), 1), float("-inf"))
     new_top = tl.maximum(top, tl.max(energies, 0))
     scale = tl.exp(top - new_top)
@@ -57,9 +62,7 @@ def self_attention(
             column = t * WIDTH + tl.load(PAST + row * capacity + t, mask=visible, other=0).to(tl.int32)
         at = first + column[:, None] * D + d[None, :]
         here = visible[:, None] & in_head[None, :]
-        keys = tl.load(KEYS + at, mask=here, other=0.0)
-        values = tl.load(VALUES + at, mask=here, other=0.0)
-        top, total, out = _add_keys(q, keys, values, visible, top, total, out)
+        top, total, out = _add_keys(q, KEYS + at, VALUES + at, visible, here, top, total, out)
     tl.store(OUT + (row * heads + head) * D + d, (out / total).to(OUT.dtype.element_ty), mask=in_head)
 
 
@@ -85,9 +88,7 @@ def cross_attention(
         visible = tl.load(MASK + sentence * source + t, mask=t < source, other=float("-inf")) == 0
         at = first + t[:, None] * D + d[None, :]
         here = visible[:, None] & in_head[None, :]
-        keys = tl.load(KEYS + at, mask=here, other=0.0)
-        values = tl.load(VALUES + at, mask=here, other=0.0)
-        top, total, out = _add_keys(q, keys, values, visible, top, total, out)
+        top, total, out = _add_keys(q, KEYS + at, VALUES + at, visible, here, top, total, out)
     tl.store(OUT + (row * heads + head) * D + d, (out / total).to(OUT.dtype.element_ty), mask=in_head)
 
 
