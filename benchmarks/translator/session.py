@@ -28,7 +28,9 @@ ROOT = Path("build/translator")  # ignored by git
 RECIPES = Path(__file__).with_name("recipes")
 TATOEBA, PARLIAMENT = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en"), "europarl"
 INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
-EUROPARL_SOURCES = 60_000  # of each direction, translated by the teacher
+EARLIER = ROOT / "earlier"  # a student of an earlier session: training continues from it
+CONTINUED = ("tokenizer={}", "optimizer.lr=0.0008", "schedule.warmup=400")
+EUROPARL_SOURCES = 30_000  # of each direction, translated by the teacher
 TINY = (
     "model.dim=32",
     "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
@@ -74,12 +76,16 @@ class Session:
         self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
 
     def student(self, minutes: float) -> None:
-        tokenizer = f"tokenizer.load={json.dumps(str((self.run('teacher') / 'model').absolute()))}"
         distilled = [self._distilled("tatoeba")] * 2
         parliament = self._distilled(PARLIAMENT)
         files = [*distilled, *map(self._train, TATOEBA)]
         files += [parliament] if parliament.is_file() else self._europarl()
-        self._fit("student", files, minutes, (tokenizer, *(TINY if self.tiny else ())))
+        if EARLIER.is_dir() and not self.tiny:
+            own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
+        else:
+            tokenizer = f"tokenizer.load={json.dumps(str((self.run('teacher') / 'model').absolute()))}"
+            own = (tokenizer, *(TINY if self.tiny else ()))
+        self._fit("student", files, minutes, own)
 
     def student_tatoeba(self, minutes: float) -> None:
         self._tune("student", [self._distilled("tatoeba"), *map(self._train, TATOEBA)], minutes)
@@ -93,6 +99,8 @@ class Session:
     def _tune(self, name: str, files: list[Path], minutes: float) -> None:
         """Fine-tune a run for some minutes; the learning rate is 0 after as many steps as fit."""
         start = f"training.start={json.dumps(str(self.run(name).absolute()))}"
+        if not (self.run(name) / "report.json").is_file():
+            print(f"warning: {self.run(name)} was stopped early; its best model so far is used", flush=True)
         steps = 40 if self.tiny else self._steps(name, minutes)
         tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")

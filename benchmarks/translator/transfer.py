@@ -12,7 +12,15 @@ from pathlib import Path
 from regard.data import corpora
 from regard.errors import DataError
 
-LIBRARIES = ("pydantic", "typer", "sacrebleu", "pyyaml")  # the machine has torch and transformers
+LIBRARIES = (
+    "pydantic",
+    "typer",
+    "sacrebleu",
+    "pyyaml",
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+)  # the machine has torch and transformers
 CORPORA = ("sentence-polarity", "wnut17", "broad-twitter", "tiny-shakespeare")  # of the small companions
 PLATFORM = ("--python-version", "3.12", "--platform", "manylinux2014_x86_64", "--only-binary=:all:")
 PIECE = 15 << 20  # bytes of a file that comes back; the limit is 16 MiB
