@@ -1,6 +1,7 @@
 """The target language of multilingual models: API, engines, file jobs, alignment, evaluation, server."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,13 @@ from regard.decoding.engine.cuda import engine as cuda_engine
 from regard.errors import OptionError
 from regard.models import target_language
 from regard.models.folder import load
-from regard.models.target_language import add_target, check_target, target_languages, target_of
+from regard.models.target_language import (
+    add_target,
+    check_target,
+    target_languages,
+    target_of,
+    warn_of_wrong_language,
+)
 from regard.pipelines.align_file import Aligner, TextPairs, ViewChoice
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.translate import stream
@@ -176,6 +183,18 @@ def test_a_text_already_in_the_target_language_is_reported_once(model, capsys, m
     for text, to in ((ENGLISH, "de"), (GERMAN, None), (f">>de<< {GERMAN}", "de"), (GERMAN, "de")):
         regard.translate(text, model, to)
     assert capsys.readouterr().err == "regard: the text seems to be in 'de' already, the target language\n"
+
+
+def test_a_text_in_another_language_than_the_model_reads_is_reported_once(capsys, monkeypatch):
+    monkeypatch.setattr(target_language, "_warned", set())
+    model = SimpleNamespace(card={"recipe": {"data": {"source": "1"}}, "languages": {"source": "fr"}})
+    for text in (FRENCH, "2 + 2", GERMAN, GERMAN):
+        warn_of_wrong_language([text], model, None)
+    assert capsys.readouterr().err == (
+        "regard: the text seems to be in 'de', and this model translates from 'fr'; name another model\n"
+    )
+    warn_of_wrong_language([ENGLISH], SimpleNamespace(card={}), None)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_server_accepts_a_target_language(model):

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.arguments import quoted
-from regard.data.language_guess import guess_language, guess_language_of
+from regard.data.language_guess import guess_language, guess_language_of, guessed_languages
 from regard.data.tokenizer import split_language
 from regard.errors import OptionError
 
 PIVOT = "en"  # the default target of a text in another language
 _CODE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
-_warned: set[str] = set()  # target languages of which a warning was printed
+_warned: set[str] = set()  # languages of texts of which a warning was printed
 
 
 def target_languages(model: Any) -> tuple[str, ...]:
@@ -36,11 +36,13 @@ def target_language(model: Any) -> str | None:
 def language_of(card: dict[str, Any], side: str) -> str | None:
     """The language of the source or target side, from the recipe in a model's card; None if unknown.
 
-    The card of an imported model has it under `languages`.
+    A card can also have it under `languages`: that of an imported model, or if the recipe names columns.
     """
-    recipe = card.get("recipe") or {}
-    named = (recipe.get("data") or card.get("languages") or {}).get(side)
-    return named if isinstance(named, str) and _CODE.fullmatch(named) else None
+    for block in ((card.get("recipe") or {}).get("data"), card.get("languages")):
+        named = (block or {}).get(side)
+        if isinstance(named, str) and _CODE.fullmatch(named):
+            return named
+    return None
 
 
 def check_target(model: Any, to: str) -> None:
@@ -120,10 +122,22 @@ def target_of(references: Sequence[str], model: Any, named: str | None = None) -
     return language if language in codes else None
 
 
-def warn_if_translated(texts: Sequence[str], to: str | None) -> None:
-    """Print a line to standard error, once per language, if the texts are in the target language already."""
-    if to is None or to in _warned:
+def warn_of_wrong_language(texts: Sequence[str], model: Any, to: str | None) -> None:
+    """Print a line to standard error, once per language, if the texts seem not to be in the source language.
+
+    They may be in the target language already, or in another language than the only one the model reads.
+    """
+    source = None if target_languages(model) else language_of(getattr(model, "card", None) or {}, "source")
+    if to is None and source not in guessed_languages():
         return
-    if guess_language_of(split_language(text, (to,))[1] for text in texts) == to:
-        _warned.add(to)
-        print(f"regard: the text seems to be in {to!r} already, the target language", file=sys.stderr)
+    language = guess_language_of(split_language(text, (to,) if to else ())[1] for text in texts)
+    if language is None or language in _warned:
+        return
+    if language == to:
+        problem = " already, the target language"
+    elif source in guessed_languages() and source != language:
+        problem = f", and this model translates from {source!r}; name another model"
+    else:
+        return
+    _warned.add(language)
+    print(f"regard: the text seems to be in {language!r}{problem}", file=sys.stderr)

@@ -23,7 +23,7 @@ from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
-from regard.models.target_language import add_target, warn_if_translated
+from regard.models.target_language import add_target, warn_of_wrong_language
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
 
@@ -111,7 +111,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     texts, single = source.inputs(texts)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     if source.kind != "frames":
-        warn_if_translated(texts, to)
+        warn_of_wrong_language(texts, model, to)
         texts = add_target(texts, model, to)
     encoded = source.encode_batch(texts)
     results = translate_tokens(
