@@ -141,10 +141,16 @@ class Run:
 
     def weights(self, index: int, head: int | None) -> Tensor:
         """The weights of one head, or the mean of the heads for None: float64, (rows, columns)."""
+        if head is None:
+            return self.map(index).double().mean(0)
+        return self.check_head(index, head).double()
+
+    def check_head(self, index: int, head: int) -> Tensor:
+        """The weights of one head, (rows, columns); an error if there is no such head."""
         weights = self.map(index)
-        if head is not None and not 0 <= head < len(weights):
+        if not 0 <= head < len(weights):
             raise OptionError(f"there is no head {head}; this layer has {len(weights)}, counted from 0")
-        return weights.double().mean(0) if head is None else weights[head].double()
+        return weights[head]
 
     def row(self, index: int, row: int) -> bytes:
         """The exact weights of one row in every head: float32, (heads, columns)."""
