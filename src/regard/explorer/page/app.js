@@ -114,9 +114,10 @@ function showError(error) {
   }, 2000);
 }
 
-/** Run the text of the form. */
+/** Run the text of the form; before the model is known, `start` does so later. */
 function submit() {
   const text = page.text.value;
+  if (!model) return null;
   running?.abort();
   if (!text.trim()) return showError(new Error("Type a text first."));
   if (state.text !== text) {
@@ -242,7 +243,7 @@ async function start() {
   if (!views().some(([name]) => name === state.view)) set({ view: views()[0][0] });
   page.to.value = state.to;
   page.beam.value = state.beam;
-  page.text.value = state.text || model.examples[0];
+  page.text.value ||= state.text || model.examples[0]; // what was typed meanwhile stays
   fit();
   show(state.view);
   return submit();
