@@ -1,6 +1,6 @@
 """Tests of the page in Chromium: typed text, every view, keyboard, hostile text, no request beyond loopback.
 
-The screenshots of docs/explorer.md are written by `python -m tests.explorer.screenshots MODEL`.
+The screenshots of docs/explorer.md are written by test_screenshots.py.
 """
 
 import json

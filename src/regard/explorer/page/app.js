@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, el, rove } from "./dom.js";
+import { announce, el, fit, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
@@ -169,11 +169,6 @@ function force(prefix) {
   return rerun();
 }
 
-function fit() {
-  page.text.style.height = "auto";
-  page.text.style.height = `${Math.min(page.text.scrollHeight + 2, 240)}px`;
-}
-
 function showModel() {
   const { source, target, choices } = model.languages;
   const direction = source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
@@ -186,7 +181,7 @@ function showModel() {
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
   page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
-    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(); submit(); },
+    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
   }, text)));
 }
 
@@ -224,7 +219,7 @@ function showProgress(part) {
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-  page.text.addEventListener("input", fit);
+  page.text.addEventListener("input", () => fit(page.text));
   page.text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
   });
@@ -244,7 +239,7 @@ async function start() {
   page.to.value = state.to;
   page.beam.value = state.beam;
   page.text.value ||= state.text || model.examples[0]; // what was typed meanwhile stays
-  fit();
+  fit(page.text);
   show(state.view);
   return submit();
 }

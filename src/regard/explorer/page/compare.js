@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
-import { announce, chip, choice, el, levelChips } from "./dom.js";
+import { announce, chip, choice, el, fit, levelChips } from "./dom.js";
 import { inside, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -137,11 +137,14 @@ export function view(run, model, { request }) {
     input.value = state.other || (probe ? PROBES[model.task][0] : "");
     const go = (text) => {
       input.value = text;
+      fit(input);
       if (!text.trim()) return fail(new Error(probe ? "Type a text with two words to choose from, as he/she." : "Type another text first."));
       set({ other: text });
       return compare();
     };
     input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(input.value); } });
+    input.addEventListener("input", () => fit(input));
+    requestAnimationFrame(() => fit(input)); // once it is in the page
     form.replaceChildren(el("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button", { class: "primary", type: "submit" }, "Compare")),
       el("div", { class: "chips" }, (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
         el("button", { class: "chip", type: "button", dir: "auto", onclick: () => go(text) }, text))));

@@ -83,10 +83,11 @@ export class Matrix {
     const fitting = (width - this.left - right - 2) / this.columns.length;
     const usual = Math.max(SMALLEST, Math.min(this.largest, Math.floor(fitting)));
     this.tools.hidden = fitting >= LABEL && this.top + usual * this.rows.length <= high;
-    if (!this.tools.hidden) { this.left = Math.max(this.left, OVERVIEW + 14); this.top = Math.max(this.top, OVERVIEW + 10); }
     const whole = Math.min((width - this.left - right - 2) / this.columns.length, (high - this.top - 4) / this.rows.length);
     this.whole = Math.max(0.5, Math.min(this.largest, whole));
     this.cell = this.size || usual;
+    const overflows = this.left + this.cell * this.columns.length + right > width || this.top + this.cell * this.rows.length > high;
+    if (overflows) { this.left = Math.max(this.left, OVERVIEW + 14); this.top = Math.max(this.top, OVERVIEW + 10); }
     this.w = this.left + this.cell * this.columns.length + right;
     this.h = this.top + this.cell * this.rows.length + 4;
     this.space.style.width = `${this.w}px`;
@@ -100,7 +101,7 @@ export class Matrix {
     Object.assign(this.canvas.dataset, { cell: this.cell, left: this.left, top: this.top });
     this.paints = colours();
     this.base = this.rows.length * this.columns.length <= SHAPES ? this.shapes() : this.pixels(this.rows.length, this.columns.length);
-    this.overview = this.tools.hidden ? null : this.pixels(Math.min(OVERVIEW, this.rows.length), Math.min(OVERVIEW, this.columns.length));
+    this.overview = !overflows ? null : this.pixels(Math.min(OVERVIEW, this.rows.length), Math.min(OVERVIEW, this.columns.length));
     this.paint();
   }
 
