@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -70,12 +71,11 @@ def _add_model_routes(app: FastAPI, explorer: Explorer) -> None:
     async def search(request: Request) -> Response:
         limits = explorer.service.limits
         body = parse(SearchRequest, await read_body(request, limits), limits)
-        model = explorer.model(body.model)
         if not body.text.strip():
             raise RequestError(422, "there is no text; type some")
         tree = await explorer.in_thread(
             request,
-            lambda cancelled: model.search_tree(
+            lambda cancelled: explorer.model(body.model).search_tree(
                 Job(body.text, body.to, body.beam, cancelled=cancelled, prefix=body.prefix), body.then
             ),
         )
@@ -86,12 +86,8 @@ def _add_model_routes(app: FastAPI, explorer: Explorer) -> None:
         limits = explorer.service.limits
         body = parse(TrustRequest, await read_body(request, limits), limits)
         run = explorer.store.get(body.run)
-        model = explorer.model(run.model)
-        return _json(
-            await explorer.in_thread(
-                request, lambda cancelled: model.trust(run, body.row, body.attention, cancelled)
-            )
-        )
+        work = partial(explorer.model(run.model).trust, run, body.row, body.attention)
+        return _json(await explorer.in_thread(request, work))
 
 
 def _add_map_routes(app: FastAPI, explorer: Explorer) -> None:

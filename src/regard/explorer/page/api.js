@@ -28,7 +28,7 @@ const post = async (path, body, signal) => (await answer(path, {
   method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
 })).json();
 
-export const describeModel = async () => (await answer("model")).json();
+export const describeModel = async (progress, index) => (await answer(`model?index=${index || 0}`)).json();
 
 /** Run a text. The run keeps its request, so that it can be run again when the server no longer has it. */
 export async function run(request, signal) {

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, el, fit, rove } from "./dom.js";
+import { announce, choice, el, fit, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
@@ -110,7 +110,7 @@ function showError(error) {
   page.error.hidden = !error;
   if (!error?.unreachable) return;
   polling = setTimeout(() => {
-    api.describeModel().then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
+    api.describeModel(null, state.model).then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
   }, 2000);
 }
 
@@ -151,7 +151,8 @@ async function rerun() {
 }
 
 function request(more = {}) {
-  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}), ...more };
+  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}),
+    ...(state.model ? { model: Number(state.model) } : {}), ...more };
 }
 
 /** What the output is forced to: a whole translation, or its first tokens. */
@@ -173,7 +174,10 @@ function showModel() {
   const { source, target, choices } = model.languages;
   const direction = source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
   const size = model.parameters >= 1e6 ? `${(model.parameters / 1e6).toFixed(1)} M` : `${Math.round(model.parameters / 1e3)} k`;
-  page.model.textContent = [model.name, model.kind, direction, `${size} parameters`].filter(Boolean).join(" · ");
+  const name = model.choices // another one is another page: nothing of this text belongs to it
+    ? choice("model", model.choices, state.model || "0", (index) => { location.search = index === "0" ? "" : `?model=${index}`; }, true)
+    : `${model.name} · `;
+  page.model.replaceChildren(name, [model.kind, direction, `${size} parameters`].filter(Boolean).join(" · "));
   document.title = `${model.name} · regard explorer`;
   page.go.textContent = VERBS[model.task];
   page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
@@ -225,7 +229,7 @@ async function start() {
   });
   rove(page.tabs, "button");
   try {
-    model = await withToken(() => api.describeModel(showProgress));
+    model = await withToken(() => api.describeModel(showProgress, state.model));
   } catch (error) {
     showError(error);
     return show("mechanism");
