@@ -33,8 +33,18 @@ MOVES = 40
 # The time at which a picture is there, and the frame after it is painted.
 WATCH = """(ready) => { const timer = setInterval(() => { if (!ready()) return; clearInterval(timer);
   requestAnimationFrame(() => requestAnimationFrame(() => report(performance.now()))); }, 5); }"""
-OURS = "() => document.querySelectorAll('.thumb').length && document.querySelector('#view canvas[data-cell]')"
+OURS = """() => document.querySelector('.thumb') && document.querySelector('#view canvas[data-cell]')
+  && [...document.querySelectorAll('.thumb img')].every((image) => image.complete)"""
 THEIRS = "() => document.querySelector('#attention line')"
+# Milliseconds of the parts of a first picture at `first`, from the browser's record of requests.
+PARTS = """(first) => {
+  const all = performance.getEntriesByType("resource").filter((entry) => entry.responseEnd <= first);
+  const of = (end) => all.filter((entry) => entry.name.split("?")[0].endsWith(end));
+  const last = (entries) => Math.max(0, ...entries.map((entry) => entry.responseEnd));
+  const spent = (entries) => entries.reduce((sum, entry) => sum + entry.responseEnd - entry.startTime, 0);
+  return { files: last(of(".js")), run: spent(of("/api/model")) + spent(of("/api/runs")),
+    thumbnails: spent(of("/thumbnails")), drawing: first - last(of("/thumbnails")) };
+}"""
 HOVER = """async ([selector, type, moves]) => {
   const frame = () => new Promise((done) => { requestAnimationFrame(done); }), times = [];
   for (let i = 0; i < moves; i++) {
@@ -78,7 +88,7 @@ def measure(browser, address, ready, hover, seconds):
         page.goto(address, wait_until="commit")
         if not _wait(page, reports, 1, seconds):
             return {"failure": f"not drawn in {seconds} s"}
-        result = {"first": reports[0]}
+        result = {"first": reports[0], "parts": page.evaluate(PARTS, reports[0])}
         page.evaluate(
             f"(given) => {{ setTimeout(async () => report(await ({HOVER})(given))); }}", [*hover, MOVES]
         )
@@ -108,6 +118,7 @@ def measure_size(browser, tokens, options):
             page = write_bertviz(Path(folder), weights, [f"w{i}" for i in range(tokens)])
             hover = ["#left g:nth-of-type(2) > g", "mouseover"]
             theirs = measure(browser, page.as_uri(), THEIRS, hover, options.seconds)
+            theirs.pop("parts", None)  # it makes no requests
         except (OSError, StopIteration) as error:
             theirs = {"failure": first_line(error)}
     return [
@@ -118,7 +129,8 @@ def measure_size(browser, tokens, options):
 
 def as_row(result):
     cells = [f"{result[key]:,.1f}" if key in result else NONE for key in ("first", "hover", "worst hover")]
-    return [str(result["tokens"]), result["system"], *cells, result.get("failure", "")]
+    parts = ", ".join(f"{name} {spent:.0f}" for name, spent in result.get("parts", {}).items())
+    return [str(result["tokens"]), result["system"], *cells, result.get("failure", parts)]
 
 
 def main():
@@ -140,7 +152,7 @@ def main():
             results += measure_size(browser, tokens, options)
             facts["chromium"] = browser.version
             browser.close()
-    header = ["tokens", "system", "first picture, ms", "hover, ms", "slowest of 40, ms", ""]
+    header = ["tokens", "system", "first picture, ms", "hover, ms", "slowest of 40, ms", "parts of the first"]
     lines = markdown_table(header, map(as_row, results))
     sizes = f"{options.layers} layers of {options.heads} heads; BertViz {BERTVIZ}"
     where = f"Chromium {facts['chromium']}; {machine.cpu_text(facts)}; {machine.stamp()}"

@@ -11,6 +11,7 @@ import torch
 
 from regard.cli import explore
 from regard.errors import OptionError, RegardError
+from regard.models.catalog import known_models
 from tests.decoding import model_folders
 from tests.serving.server import Client, process, write_model
 
@@ -66,19 +67,28 @@ def test_errors_are_errors_of_one_sentence(tmp_path, folder):
 
 def test_without_a_model_the_page_opens_on_the_mechanism(monkeypatch):
     monkeypatch.delenv("REGARD_MODEL", raising=False)
-    monkeypatch.setattr("regard.models.default.known_models", dict)  # none is bundled
-    service = explore._service(None, None)
+    monkeypatch.setattr("regard.explorer.bundled_choices.bundled_choices", list)  # none is bundled
+    service = explore._service(None, None, explore._choices(None, None))
     assert "regard train small" in service.explored.describe()["notice"]
     monkeypatch.setenv("REGARD_MODEL", "nowhere")  # a wrong name is still an error
     with pytest.raises(RegardError, match="nowhere"):
-        explore._service(None, None)
+        explore._service(None, None, explore._choices(None, None))
+
+
+def test_right_after_installation_the_bundled_models_are_offered(monkeypatch, folder):
+    monkeypatch.delenv("REGARD_MODEL", raising=False)
+    names = [choice.name for choice in explore._choices(None, None)]
+    assert "film-reviews" in names and set(known_models()) <= set(names)
+    assert explore._choices(folder, None) == explore._choices(None, folder) == []
+    service = explore._service(None, None, explore._choices(None, None))
+    assert service.name == names[0]
 
 
 def test_a_huggingface_folder_is_explored_instead_of_a_model(folder, tmp_path):
     with pytest.raises(OptionError, match="opens one model"):
-        explore._service(folder, tmp_path)
+        explore._service(folder, tmp_path, [])
     with pytest.raises(OptionError, match="no config.json"):
-        explore._service(None, tmp_path)
+        explore._service(None, tmp_path, [])
 
 
 def test_a_text_browser_is_not_opened(monkeypatch):

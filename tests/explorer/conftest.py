@@ -4,6 +4,7 @@ They are of package scope: Playwright's event loop must be gone before tests els
 """
 
 import re
+from functools import cache
 
 import pytest
 
@@ -24,6 +25,23 @@ def address(model):
     service.extensions.append(Explorer(service).add_routes)
     with running(service) as client:
         yield f"http://127.0.0.1:{client.port}/explore/"
+
+
+@pytest.fixture(scope="package")
+def huggingface_folder(tmp_path_factory):
+    """The Hugging Face folder of a kind, written once."""
+    pytest.importorskip("transformers", minversion="5")
+    from tests.explorer import huggingface_folders
+
+    return cache(lambda kind: huggingface_folders.save(kind, tmp_path_factory.mktemp(kind)))
+
+
+@pytest.fixture(scope="package")
+def huggingface(huggingface_folder):
+    """The explored Hugging Face model of a kind, loaded once."""
+    from regard.explorer.huggingface_model import HuggingFaceModel
+
+    return cache(lambda kind: HuggingFaceModel.of_folder(huggingface_folder(kind)))
 
 
 @pytest.fixture(scope="package")

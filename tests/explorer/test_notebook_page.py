@@ -3,6 +3,8 @@
 Covers pictures/notebook_widget.py.
 """
 
+import re
+
 import pytest
 
 import regard
@@ -10,6 +12,11 @@ from regard.errors import OptionError
 from tests.explorer.toy import until
 
 TEXT = "the red dog"
+# What VS Code's notebooks allow at the least (notebook.experimental.enableCsp); the frame inherits it.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src https: http: data:; font-src https:; connect-src https:; child-src https: data:"
+)
 
 
 @pytest.fixture
@@ -20,9 +27,8 @@ def view(model, monkeypatch):
 
 def test_two_views_in_one_notebook_choose_heads_and_read_numbers_independently(tab, view, tmp_path):
     page = tmp_path / "notebook.html"
-    page.write_text(
-        f"<!doctype html><title>n</title>{view._repr_html_()}{view._repr_html_()}", encoding="utf-8"
-    )
+    head = f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>n</title>'
+    page.write_text(f"{head}{view._repr_html_()}{view._repr_html_()}", encoding="utf-8")
     tab.context.unroute_all()
     tab.goto(page.as_uri())
     first, second = (tab.frame_locator("iframe").nth(i) for i in (0, 1))
@@ -37,6 +43,13 @@ def test_two_views_in_one_notebook_choose_heads_and_read_numbers_independently(t
     assert first.locator(".reading").inner_text().endswith(f"red: {weight:.3f}")
     assert first.locator(".lines button.word").all_inner_texts() == ["the", "red", "dog", "end"]
     assert second.locator(".reading").inner_text().startswith("der attends to")
+
+
+def test_a_view_needs_no_other_file_and_no_loader(view):
+    html = view.html()
+    assert not re.search(
+        r"https?://(?!www\.w3\.org/)|\b(?:src|href)=|\brequire\b|\bimport\b *[({\"']|@import", html
+    )
 
 
 def test_the_choice_is_sent_to_python_and_taken_from_there(tab, view):

@@ -1,6 +1,6 @@
 """Tests of the page in Chromium: typed text, every view, keyboard, hostile text, no request beyond loopback.
 
-The screenshots of docs/explorer.md are written by `python -m tests.explorer.screenshots MODEL`.
+The screenshots of docs/explorer.md are written by test_screenshots.py.
 """
 
 import json
@@ -201,10 +201,33 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     assert "at most 10,000" in tab.inner_text("#error")
     type_text(tab, "\u200b\u200b")  # no space, and no token either, or one that is unknown
     assert tab.inner_text("#output").strip() and "Traceback" not in tab.inner_text("#error")
-    type_text(tab, "   ")
-    assert tab.inner_text("#error") == "Type a text first."
     type_text(tab, "the red dog")
     assert tab.locator("#error").is_hidden() and tab.inner_text("#output .answer") == "der roter hund"
+
+
+def test_no_text_is_one_sentence_in_every_view(tab, address):
+    tab.goto(f"{address}?text=the+dog")
+    until(tab, "document.getElementById('output').hasChildNodes()")
+    fields = {
+        "Search": ("A word to force here", "Type a word to force."),
+        "Compare": ("Another text", "Type another text first."),
+        "Mechanism": (
+            "Two to six words",
+            "Type two to six words; the numbers are those of the words before.",
+        ),
+    }
+    for view in ("Alignment", "Heads", "Search", "What if", "Trust", "Compare", "Mechanism"):
+        tab.get_by_role("tab", name=view).click()
+        for text in ("", " \t  "):
+            if view != "Mechanism":  # it has no text of its own
+                type_text(tab, text)
+                assert tab.inner_text("#error") == "Type a text first.", view
+                assert tab.inner_text("#output .answer") == "der hund"  # the last result stays
+            if view in fields:
+                label, sentence = fields[view]
+                tab.get_by_label(label).fill(text)
+                tab.keyboard.press("Enter")
+                until(tab, f"document.getElementById('view').innerText.includes({json.dumps(sentence)})")
 
 
 def test_long_texts_scroll_in_their_lines(tab, address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -62,19 +63,19 @@ def head_diversity(weights: Tensor) -> HeadDiversity:
     if not heads.shape[1]:
         raise OptionError("there is no row in which every head attends to something, so nothing to compare")
     rows = heads / heads.sum(-1, keepdim=True)
-    pairs = weights.new_zeros(len(rows), len(rows))
+    pairs, entropies = weights.new_zeros(len(rows), len(rows)), _entropy(rows)
     for i, j in combinations(range(len(rows)), 2):
-        pairs[i, j] = pairs[j, i] = _divergence(rows[i], rows[j]).mean()
+        # Jensen–Shannon divergence: H((p + q)/2) − (H(p) + H(q))/2
+        bits = _entropy((rows[i] + rows[j]) / 2) - (entropies[i] + entropies[j]) / 2
+        pairs[i, j] = pairs[j, i] = bits.clamp(0.0, 1.0).mean()
     count = len(rows) * (len(rows) - 1)
     divergence = float(pairs.sum() / count) if count else 0.0
     return HeadDiversity(divergence, pairs, _effective_rank(heads.flatten(1)))
 
 
-def _divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen–Shannon divergence of distributions (…, keys) in bits: H((p + q)/2) − (H(p) + H(q))/2."""
-    entropy = lambda x: torch.special.entr(x).sum(-1)  # noqa: E731
-    nats = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
-    return (nats / torch.log(nats.new_tensor(2.0))).clamp(0.0, 1.0)
+def _entropy(p: Tensor) -> Tensor:
+    """Entropy of distributions (…, keys) in bits."""
+    return torch.special.entr(p).sum(-1) / math.log(2)
 
 
 def _effective_rank(vectors: Tensor) -> float:

@@ -15,6 +15,7 @@ from regard.errors import OptionError
 if TYPE_CHECKING:
     import threading
 
+    from regard.explorer.bundled_choices import ModelChoice
     from regard.explorer.explored_model import ExploredModel
     from regard.explorer.gold_links import GoldPair
     from regard.serving.service import Service
@@ -64,7 +65,7 @@ def command(
 ) -> None:
     """Explore a model in the browser: alignment, every head, and what changes when attention is changed.
 
-    Without a model it opens on a bundled one, or on the mechanism of attention, which needs none.
+    Without a model the page offers the bundled ones, or the mechanism of attention, which needs none.
 
     The page is for this machine only; `regard serve MODEL --explorer` adds it to a server. Ctrl-C ends.
 
@@ -88,8 +89,9 @@ def command(
     from regard.serving import auth, server
 
     sock = server.bind("127.0.0.1", port)  # before loading: a taken port is reported at once
-    service = _service(model, hf)
-    explorer = Explorer(service, others=_others(other, service), gold=_gold(gold))
+    choices = _choices(model, hf)
+    service = _service(model, hf, choices)
+    explorer = Explorer(service, others=_others(other, service), gold=_gold(gold), choices=choices[1:])
     service.extensions.append(explorer.add_routes)
     name = service.name
     address = f"{server.address(sock)}/explore/"
@@ -103,10 +105,18 @@ def command(
     report("stopped")
 
 
-def _service(model: Path | None, hf: Path | None) -> Service:
-    """Return the service of the named model, of the default one, or of the page without a model."""
+def _choices(model: Path | None, hf: Path | None) -> list[ModelChoice]:
+    """Return the models that the page offers if none is named."""
+    from regard.explorer.bundled_choices import bundled_choices
+    from regard.models.default import VARIABLE
+
+    return bundled_choices() if model is None and hf is None and not os.environ.get(VARIABLE) else []
+
+
+def _service(model: Path | None, hf: Path | None, choices: list[ModelChoice]) -> Service:
+    """Return the service of the named model, of the first choice, or of the page without a model."""
     from regard.explorer.page_service import NoModel, PageService
-    from regard.models.default import VARIABLE, default_model
+    from regard.models.default import VARIABLE
     from regard.models.folder import load
     from regard.serving.request_limits import RequestLimits
     from regard.serving.text_services import make_service
@@ -117,15 +127,13 @@ def _service(model: Path | None, hf: Path | None) -> Service:
         if model is not None:
             raise OptionError(f"the explorer opens one model; leave out {model} or --hf {hf}")
         return PageService(HuggingFaceModel.of_folder(hf))
-    if model is None:
-        try:
-            model = default_model("explore")
-        except OptionError:  # no model is bundled
-            if os.environ.get(VARIABLE):
-                raise
-            return PageService(NoModel())
-    loaded = load(model)
-    return make_service(loaded, _name(loaded, model), RequestLimits(), workers=1)
+    if choices:
+        return make_service(choices[0].load(), choices[0].name, RequestLimits(), workers=1)
+    folder = os.environ.get(VARIABLE) if model is None else model
+    if not folder:
+        return PageService(NoModel())
+    loaded = load(folder)
+    return make_service(loaded, _name(loaded, Path(folder)), RequestLimits(), workers=1)
 
 
 def _name(loaded: Any, folder: Path) -> str:

@@ -31,6 +31,8 @@ class Search:
     none.
     """
 
+    log_probabilities = staticmethod(log_probabilities)  # of the scores of a step
+
     def __init__(
         self, model: Any, strategy: Strategy, constraints: TokenConstraints | None = None, end: int = EOS
     ) -> None:
@@ -122,7 +124,7 @@ class Search:
             log_p, best, self.state = self.model.best(tokens, self.state, top)
             return self.strategy.candidates(log_p, best, self.rows, self.groups)
         scores, self.state = self.model.step(tokens, self.state)
-        log_p = log_probabilities(scores)  # (rows, vocabulary)
+        log_p = self.log_probabilities(scores)  # (rows, vocabulary)
         log_p_of_forced = log_p[rows, forced].clone()
         if self.constraints.filters_tokens:
             lengths = self.groups.length[self.rows.group]

@@ -62,11 +62,11 @@ class SearchTrace:
         """Return the token ids of the hypothesis that ends at this node."""
         return [node.token for node in self.path(index)]
 
-    def find(self, hypothesis: Hypothesis) -> list[int]:
-        """Return the indices of the nodes of a result of this search."""
+    def find(self, hypothesis: Hypothesis, end: int = EOS) -> list[int]:
+        """Return the indices of the nodes of a result of this search; `end` is its end-of-sentence id."""
         children = {(n.parent, n.token): n.index for n in reversed(self.nodes) if n.status != PRUNED}
         path, node = [], 0
-        for token in hypothesis.all_tokens:
+        for token in hypothesis.tokens + [end] * hypothesis.ended:
             node = children[node, token]
             path.append(node)
         return path

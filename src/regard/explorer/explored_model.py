@@ -22,7 +22,7 @@ from regard.errors import OptionError
 from regard.explorer.run import Run, Side, float32
 from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
 from regard.explorer.text_search import SearchResult, force_target, search, search_tree
-from regard.explorer.trust import Cancelled, trust
+from regard.explorer.trust import Cancelled, probe_of, trust
 from regard.models.autoregressive import log_probabilities
 from regard.models.classifier import Classifier
 from regard.models.decoder import RecurrentDecoder
@@ -63,6 +63,11 @@ VIEWS = ["heads", "whatif", "trust", "compare", "mechanism"]  # of the page, for
 TASK_VIEWS = {"translate": ["alignment", "search", *VIEWS], "generate": ["search", *VIEWS]}
 
 
+def can_do(task: str) -> list[str]:
+    """What the page may request besides runs; a site without a server can do less."""
+    return ["stages", "diversity", "gold", "export", *(["force"] if task == "translate" else [])]
+
+
 class ExploredModel:
     """Runs texts through a copy of the modules that shares all weights: hooks of `watch` and `intervene` do
     not reach requests of other routes. One text runs at a time.
@@ -91,13 +96,7 @@ class ExploredModel:
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
             "views": TASK_VIEWS.get(self.task, VIEWS),
-            "can": [
-                "stages",
-                "diversity",
-                "gold",
-                "export",
-                *(["force"] if self.task == "translate" else []),
-            ],
+            "can": can_do(self.task),
         }
 
     def run(self, job: Job) -> Run:
@@ -122,14 +121,12 @@ class ExploredModel:
     def trust(self, run: Run, row: int | None, attention: str | None, cancelled: Cancelled) -> dict[str, Any]:
         """How far attention explains one output of a run; see `trust`."""
         with self._lock:
-            return trust(self.model, run, row, attention, cancelled)
+            return trust(run, lambda: probe_of(self.model, run, row, attention), attention, cancelled)
 
     @torch.no_grad()
     def stage(self, run: Run, index: int, head: int, stage: str) -> bytes:
         """One head of a map at a stage of `regard.attention`: float32, (rows, columns); masked: −∞."""
-        heads, rows, columns = run.map(index).shape
-        if not 0 <= head < heads:
-            raise OptionError(f"there is no head {head}; this layer has {heads}, counted from 0")
+        rows, columns = run.check_head(index, head).shape
         name = run.names[index]
         edited = _changed(self.model, run.private.get("edits", {}))
         with self._lock, edited, watch(self.model, only=name) as seen:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from regard.errors import OptionError, RegardError
 from regard.explorer.attention_changes import AttentionChange, as_edits
+from regard.explorer.bundled_choices import ModelChoice
 from regard.explorer.explored_model import MAX_BEAM, ExploredModel
 from regard.explorer.gold_links import GoldPair
 from regard.explorer.page_service import Explored, PageService
@@ -71,6 +72,7 @@ class Explorer:
         store: RunStore | None = None,
         others: Sequence[Explored] = (),
         gold: Sequence[GoldPair] = (),
+        choices: Sequence[ModelChoice] = (),
     ) -> None:
         self.gold = gold
         self.service, self.store = service, RunStore() if store is None else store
@@ -78,7 +80,8 @@ class Explorer:
             self.explored: Explored = service.explored
         else:
             self.explored = ExploredModel(service.model, service.name)
-        self.models = [self.explored, *others]
+        self.compared = [self.explored, *others]
+        self.choices = choices
         if gold and self.explored.task != "translate":
             raise OptionError(f"gold links are for translators, and {self.explored.name} is none")
         for other in others:
@@ -100,17 +103,32 @@ class Explorer:
         _add_runs(app, self)
         add_view_routes(app, self)
 
-    def model(self, index: int) -> Any:
-        """The model of this index."""
-        if index >= len(self.models):
-            raise RequestError(422, f"there is no model {index}; the explorer has {len(self.models)}, from 0")
-        return self.models[index]
+    def model(self, index: int) -> Explored:
+        """The model of this index; one of `choices` is loaded first, so call this in a thread."""
+        count = len(self.compared) + len(self.choices)
+        if index >= count:
+            raise RequestError(422, f"there is no model {index}; the explorer has {count}, from 0")
+        if index < len(self.compared):
+            return self.compared[index]
+        return checked(self.choices[index - len(self.compared)].explored)
+
+    def describe(self, index: int) -> dict[str, Any]:
+        """What the page shows of a model before a text is run."""
+        described = self.model(index).describe()
+        described["limits"]["characters"] = self.service.limits.characters
+        described["models"] = [one.name for one in (self.compared if index == 0 else [self.model(index)])]
+        if self.choices:
+            names = enumerate([self.explored.name, *(choice.name for choice in self.choices)])
+            described["choices"] = [[str(i), name] for i, name in names]
+        if self.gold:
+            described["gold"] = [asdict(pair) for pair in self.gold]
+            described["examples"] = [pair.source for pair in self.gold[:3]]
+        return described
 
     async def run(self, request: Request, body: RunRequest) -> tuple[str, Run]:
         """Run the text of a request in a thread; the timeout and a client that leaves cancel it."""
         base = None if body.base is None else self.store.get(body.base)
         edits = checked(lambda: as_edits(body.changes))
-        explored = self.model(body.model)
 
         def work(cancelled: Callable[[], bool]) -> Run:
             job = Job(
@@ -124,7 +142,7 @@ class Explorer:
                 body.target.strip(),
                 body.candidates,
             )
-            return replace(explored.run(job), model=body.model)
+            return replace(self.model(body.model).run(job), model=body.model)
 
         run = await self.in_thread(request, work)
         return self.store.add(run), run
@@ -163,13 +181,8 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
     api = "/explore/api"
 
     @app.get(f"{api}/model", include_in_schema=False)
-    async def model() -> Response:
-        described = explorer.explored.describe()
-        described["limits"]["characters"] = explorer.service.limits.characters
-        described["models"] = [explored.name for explored in explorer.models]
-        if explorer.gold:
-            described["gold"] = [asdict(pair) for pair in explorer.gold]
-            described["examples"] = [pair.source for pair in explorer.gold[:3]]
+    async def model(index: str = "0") -> Response:
+        described = await asyncio.to_thread(explorer.describe, number(index))
         return json_response(json.dumps(described, ensure_ascii=False))
 
     @app.post(f"{api}/runs", include_in_schema=False)
@@ -183,6 +196,10 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
     async def describe(identity: str) -> Response:
         found = explorer.store.get(identity)
         return json_response(json.dumps(found.describe(identity), ensure_ascii=False))
+
+    @app.get(f"{api}/runs/{{identity}}/figures", include_in_schema=False)
+    async def figures(identity: str) -> Response:
+        return json_response(json.dumps(await asyncio.to_thread(explorer.store.get(identity).figures)))
 
     @app.get(f"{api}/runs/{{identity}}/thumbnails", include_in_schema=False)
     async def thumbnails(identity: str) -> Response:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,19 @@ from regard.attention.edits import Edit
 from regard.attention.intervening import intervene
 from regard.attention.watching import Seen, watch
 from regard.decoding.attention_weights import AttentionMaps
+from regard.decoding.beam import Beam
+from regard.decoding.search_trace import TracedBeam
+from regard.decoding.strategy import Hypothesis
 from regard.errors import OptionError
-from regard.explorer.explored_model import EXAMPLES, MAX_BEAM, TASK_EXAMPLES
+from regard.explorer.explored_model import EXAMPLES, MAX_BEAM, TASK_EXAMPLES, TASK_VIEWS, VIEWS, can_do
 from regard.explorer.huggingface_folder import load_folder
+from regard.explorer.huggingface_search import check_prefix, search, spell
 from regard.explorer.huggingface_tokens import TokenNames
-from regard.explorer.run import Run, Side
+from regard.explorer.huggingface_trust import make_probe
+from regard.explorer.run import Run, Side, float32
 from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
-from regard.explorer.text_search import GENERATED
+from regard.explorer.text_search import GENERATED, tree_as_json
+from regard.explorer.trust import Cancelled, trust
 from regard.huggingface.interface import CROSS_NAMES
 from regard.serving.http_errors import client_left
 
@@ -66,9 +73,9 @@ class HuggingFaceModel:
             "languages": {"source": None, "target": None, "choices": []},
             "examples": examples,
             "limits": {"tokens": self.longest, "beam": MAX_BEAM},
-            "can": ["diversity", "gold", "export"],
+            "can": can_do(self.task),
             "mask": getattr(self.tokenizer, "mask_token", None),
-            "views": ["alignment", "heads", "whatif", "compare", "mechanism"],
+            "views": TASK_VIEWS.get(self.task, VIEWS),
         }
 
     @property
@@ -80,22 +87,75 @@ class HuggingFaceModel:
     @torch.no_grad()
     def run(self, job: Job) -> Run:
         """Run one text; with a `base` run, also score both outputs with and without the edits."""
-        if not job.text.strip():
-            raise OptionError("there is no text; type some")
-        if job.prefix or job.target:
-            raise OptionError("tokens can be forced on regard's own models only")
-        ids: list[int] = self.tokenizer(job.text)["input_ids"]
-        if not ids:
-            raise OptionError("the tokenizer makes no token of this text; type another")
-        check_tokens(len(ids), self.longest)
+        ids = self._read(job.text)
+        job = self._forced(job)
         with self._lock:
             with self._changed(job.edits):
                 run = RUNNERS[self.task](self, job, ids)
+            run.private["edits"] = job.edits
             if job.base is not None:
                 self._compare(job.base, run, job.edits)
         if job.cancelled():
             raise client_left()
         return run
+
+    @torch.no_grad()
+    def search_tree(self, job: Job, then: str = "") -> dict[str, Any]:
+        """The tree of the search of a text; `then` is text that is forced after the prefix."""
+        self._require_decoder("there is no search")
+        ids, strategy = self._read(job.text), TracedBeam(job.beam, pruned=max(job.beam, 4))
+        added = spell(self.tokenizer, then, self.tokens.byte_level)
+        job = self._forced(replace(job, prefix=(*job.prefix, *added)))
+        with self._lock:
+            hypotheses = self._search(ids, job, strategy)
+        names = [self.tokens.label(max(0, node.token)) for node in strategy.trace.nodes]
+        return tree_as_json(job, strategy.trace, hypotheses, names, self.end)
+
+    def trust(self, run: Run, row: int | None, attention: str | None, cancelled: Cancelled) -> dict[str, Any]:
+        """How far attention explains one output of a run; see `trust`."""
+        with self._lock:
+            result = trust(run, lambda: make_probe(self, run, row, attention), attention, cancelled)
+        if "attention" in result:
+            names = {path: name for name, path in self.modules.items()}
+            result["attention"] = [names[path] for path in result["attention"]]
+        return result
+
+    @torch.no_grad()
+    def stage(self, run: Run, index: int, head: int, stage: str) -> bytes:
+        """One head of a map at a stage of `regard.attention`: float32, (rows, columns); masked: −∞."""
+        run.check_head(index, head)
+        path = self.modules[run.names[index]]
+        with self._lock, self._changed(run.private["edits"]), watch(self.model, only=path) as seen:
+            self.model(**run.private["inputs"], use_cache=False)
+        return float32(seen[path].weights(batch=0, head=head, stage=stage).cpu())
+
+    def _read(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        if not text.strip():
+            raise OptionError("there is no text; type some")
+        ids: list[int] = self.tokenizer(text)["input_ids"]
+        if not set(ids) - self.tokens.markers:
+            raise OptionError("the tokenizer makes no token of this text; type another")
+        check_tokens(len(ids), self.longest)
+        return ids
+
+    def _require_decoder(self, otherwise: str) -> None:
+        if self.task not in ("translate", "generate"):
+            raise OptionError(f"this model generates no text, so {otherwise}")
+
+    def _forced(self, job: Job) -> Job:
+        """The job with checked tokens that its output starts with: those of `target`, if there is one."""
+        if not job.prefix and not job.target:
+            return job
+        self._require_decoder("no token can be forced")
+        if job.target:
+            if self.task != "translate":
+                raise OptionError("a translation can be forced on a translator only")
+            tokens = spell(self.tokenizer, job.target, self.tokens.byte_level, complete=True)
+            check_tokens(len(tokens))
+            job = replace(job, prefix=(*(token for token in tokens if token not in self.ends), self.end))
+        check_prefix(self.tokenizer, job.prefix, self.model.config.vocab_size, self.ends)
+        return job
 
     @contextmanager
     def _changed(self, edits: dict[str, list[Edit]]) -> Iterator[None]:
@@ -124,9 +184,11 @@ class HuggingFaceModel:
         """The token that the decoder of an encoder-decoder reads first."""
         return int(self.model.config.decoder_start_token_id)
 
-    def _forward(self, ids: Sequence[int], target: Sequence[int] | None = None) -> tuple[Any, Seen]:
+    def _forward(
+        self, ids: Sequence[int], target: Sequence[int] | None = None, **options: bool
+    ) -> tuple[Any, Seen]:
         with watch(self.model) as seen:
-            output = self.model(**self._inputs(ids, target), use_cache=False, return_dict=True)
+            output = self.model(**self._inputs(ids, target), use_cache=False, return_dict=True, **options)
         return output, seen
 
     def _modules(self) -> dict[str, str]:
@@ -170,33 +232,48 @@ class HuggingFaceModel:
         log_p = logits.double().log_softmax(-1)
         return log_p[torch.arange(len(target)), torch.tensor(list(target))].tolist()
 
-    def _generate(self, ids: list[int], job: Job, longest: int) -> list[list[int]]:
-        """The generated tokens of each hypothesis, the best first; the end token is the last if it ended."""
-        inputs = self._inputs(ids)
-        sequences = self.model.generate(
-            **inputs,
-            num_beams=job.beam,
-            num_return_sequences=job.beam,
-            do_sample=False,
-            max_new_tokens=longest,
-            max_length=None,
-            stopping_criteria=[lambda ids, _, **__: torch.full((len(ids),), job.cancelled())],
-        ).tolist()
-        if job.cancelled():
-            raise client_left()
-        start = 1 if self.task == "translate" else len(ids)
-        return [self._until_end(sequence[start:]) for sequence in sequences]
-
-    def _until_end(self, tokens: list[int]) -> list[int]:
-        for i, token in enumerate(tokens):
-            if token in self.ends:
-                return tokens[: i + 1]
-        return tokens
+    def _search(self, ids: list[int], job: Job, strategy: Beam | None = None) -> list[Hypothesis]:
+        """The hypotheses, best first, with their texts."""
+        if self.task == "translate":
+            longest = min(max(2 * len(ids) + 20, len(job.prefix)), self.longest - 1)
+        else:
+            longest = min(GENERATED + len(job.prefix), self.longest - len(ids))
+        if longest < 1:
+            raise OptionError(f"the text fills all {self.longest} positions of this model; shorten it")
+        strategy = Beam(job.beam) if strategy is None else strategy
+        hypotheses = search(self.model, self._inputs(ids), job, strategy, self.ends, longest)
+        for hypothesis in hypotheses:
+            hypothesis.text = self._text(hypothesis.tokens)
+        return hypotheses
 
     @property
-    def ends(self) -> set[int]:
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a text; a search shows the first of them for all."""
         end = self.model.generation_config.eos_token_id
-        return set() if end is None else {end} if isinstance(end, int) else set(end)
+        return () if end is None else (end,) if isinstance(end, int) else tuple(end)
+
+    @property
+    def end(self) -> int:
+        return self.ends[0] if self.ends else -1
+
+    def _true_end(self, best: Hypothesis, logits: Tensor) -> list[int]:
+        """The tokens of a hypothesis with the likeliest of the end tokens, from logits (T, vocabulary)."""
+        if not best.ended:
+            return best.tokens
+        return [*best.tokens, self.ends[int(logits[-1, list(self.ends)].argmax())]]
+
+    def _described(
+        self, job: Job, hypotheses: list[Hypothesis], log_p: list[float], skipped: int
+    ) -> dict[str, Any]:
+        """The output as JSON; `log_p` of each token, of which `skipped` tokens of a prompt do not count."""
+        return {
+            "text": hypotheses[0].text,
+            "logP": sum(log_p[skipped:]),
+            "ended": hypotheses[0].ended,
+            "tokenLogP": log_p,
+            "hypotheses": [{"text": h.text, "logP": h.log_p, "score": h.score} for h in hypotheses],
+            "forced": self._text(job.prefix),
+        }
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -237,90 +314,60 @@ class HuggingFaceModel:
 
 
 def _translate(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
-    longest = min(2 * len(ids) + 20, explored.longest - 1)
-    hypotheses = explored._generate(ids, job, longest)
-    target = hypotheses[0]
+    hypotheses = explored._search(ids, job)
+    target = hypotheses[0].tokens + [explored.end] * hypotheses[0].ended
     output, seen = explored._forward(ids, target)
-    log_p = explored._log_probabilities(output.logits[0], target)
-    sides = {
-        "source": explored._side(ids),
-        "target": explored._side(target),
-        "inputs": explored._side([explored.first, *target[:-1]]),
-    }
-    result = {
-        "text": explored._text(target),
-        "logP": sum(log_p),
-        "ended": target[-1] in explored.ends,
-        "tokenLogP": log_p,
-        "hypotheses": _hypotheses(explored, ids, hypotheses, 0),
-    }
-    maps = explored._maps(seen, sides["source"].tokens, sides["target"].tokens, sides["inputs"].tokens)
+    target = explored._true_end(hypotheses[0], output.logits[0])
     read = [explored.first, *target[:-1]]
-    private = {"source": ids, "target": target, "prompt": 0, "ids": (ids, read)}
+    sides = {name: explored._side(x) for name, x in (("source", ids), ("target", target), ("inputs", read))}
+    result = explored._described(job, hypotheses, explored._log_probabilities(output.logits[0], target), 0)
+    maps = explored._maps(seen, sides["source"].tokens, sides["target"].tokens, sides["inputs"].tokens)
+    private = {"source": ids, "target": target, "prompt": 0, "inputs": explored._inputs(ids, target)}
     return Run("translate", job.text, result, sides, maps, private)
 
 
 def _continue(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
-    longest = min(GENERATED, explored.longest - len(ids))
-    if longest < 1:
-        raise OptionError(f"the text fills all {explored.longest} positions of this model; shorten it")
-    hypotheses = explored._generate(ids, job, longest)
-    tokens, skipped = [*ids, *hypotheses[0]], len(ids) - 1
+    hypotheses = explored._search(ids, job)
+    tokens = [*ids, *hypotheses[0].tokens, *[explored.end] * hypotheses[0].ended]
     output, seen = explored._forward(tokens[:-1])
+    tokens, skipped = [*ids, *explored._true_end(hypotheses[0], output.logits[0])], len(ids) - 1
     log_p = explored._log_probabilities(output.logits[0], tokens[1:])
     sides = {"target": explored._side(tokens[1:]), "inputs": explored._side(tokens[:-1])}
-    result = {
-        "text": explored._text(hypotheses[0]),
-        "prompt": job.text,
-        "promptTokens": skipped,
-        "logP": sum(log_p[skipped:]),
-        "ended": hypotheses[0][-1] in explored.ends,
-        "tokenLogP": log_p,
-        "hypotheses": _hypotheses(explored, None, [[*ids, *tail] for tail in hypotheses], skipped),
-    }
+    result = explored._described(job, hypotheses, log_p, skipped)
+    result |= {"prompt": job.text, "promptTokens": skipped}
     maps = explored._maps(seen, [], sides["target"].tokens, sides["inputs"].tokens)
-    private = {"source": None, "target": tokens, "prompt": skipped, "ids": (tokens[:-1],)}
+    private = {"source": None, "target": tokens, "prompt": skipped, "inputs": explored._inputs(tokens[:-1])}
     return Run("generate", job.text, result, sides, maps, private)
 
 
-def _hypotheses(
-    explored: HuggingFaceModel, source: list[int] | None, targets: list[list[int]], skipped: int
-) -> list[dict[str, Any]]:
-    """Text, log probability and score (log probability per token) of each hypothesis."""
-    rows = []
-    for target in targets:
-        log_p, tail = (
-            explored._sum_log_p(source, target, skipped),
-            target if source else target[skipped + 1 :],
-        )
-        rows.append({"text": explored._text(tail), "logP": log_p, "score": log_p / max(1, len(tail))})
-    return rows
-
-
-def _encode(explored: HuggingFaceModel, ids: list[int]) -> tuple[Any, dict[str, Side], AttentionMaps]:
-    output, seen = explored._forward(ids)
+def _encode(
+    explored: HuggingFaceModel, ids: list[int], **options: bool
+) -> tuple[Any, dict[str, Side], AttentionMaps, dict[str, Any]]:
+    """The output, its sides and maps, and what the run keeps."""
+    output, seen = explored._forward(ids, None, **options)
     side = explored._side(ids)
     sides = {"source": side, "target": side, "inputs": side}  # a causal classifier's maps use target, inputs
-    return output, sides, explored._maps(seen, side.tokens, side.tokens, side.tokens)
+    maps = explored._maps(seen, side.tokens, side.tokens, side.tokens)
+    return output, sides, maps, {"ids": ids, "inputs": explored._inputs(ids)}
 
 
 def _classify(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
-    output, sides, maps = _encode(explored, ids)
+    output, sides, maps, private = _encode(explored, ids)
     names = explored.model.config.id2label
     p = output.logits[0].double().softmax(-1)
     order = p.argsort(descending=True).tolist()
     result = {"label": names[order[0]], "probabilities": {names[i]: float(p[i]) for i in order}}
-    return Run("classify", job.text, result, sides, maps)
+    return Run("classify", job.text, result, sides, maps, private)
 
 
 def _tag(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
-    output, sides, maps = _encode(explored, ids)
+    output, sides, maps, private = _encode(explored, ids)
     predicted = output.logits[0].argmax(-1).tolist()  # (T,)
     words = [word for word in sides["source"].words if not word["special"]]
     tags = [explored.model.config.id2label[predicted[word["tokens"][0]]] for word in words]
     texts = [word["text"] for word in words]
     shown = " ".join(texts)
-    return Run("tag", job.text, {"words": texts, "tags": tags, "text": shown}, sides, maps)
+    return Run("tag", job.text, {"words": texts, "tags": tags, "text": shown}, sides, maps, private)
 
 
 def _fill(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
@@ -328,7 +375,7 @@ def _fill(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
     mask = explored.tokenizer.mask_token_id
     if mask not in ids:
         return _embed(explored, job, ids)
-    output, sides, maps = _encode(explored, ids)
+    output, sides, maps, private = _encode(explored, ids)
     p = output.logits[0, ids.index(mask)].double().softmax(-1)
     best = p.topk(min(TOP, len(p)))
     names = [explored._text([token]) or explored.tokens.label(token) for token in best.indices.tolist()]
@@ -336,21 +383,18 @@ def _fill(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
     result = {"label": filled, "probabilities": dict(zip(names, best.values.tolist(), strict=True))}
     if job.candidates:
         result["candidates"] = {word: float(p[explored._one_token(word)]) for word in job.candidates}
-    return Run("classify", job.text, result, sides, maps)
+    return Run("classify", job.text, result, sides, maps, private)
 
 
 def _embed(explored: HuggingFaceModel, job: Job, ids: list[int]) -> Run:
     """The mean of the last layer, of length 1: what sentence-transformers computes for MiniLM."""
-    with watch(explored.model) as seen:
-        base = getattr(explored.model, explored.model.base_model_prefix, explored.model)
-        states = explored.model(**explored._inputs(ids), output_hidden_states=base is not explored.model)
-    hidden = states.last_hidden_state if base is explored.model else states.hidden_states[-1]
+    base = getattr(explored.model, explored.model.base_model_prefix, explored.model)
+    is_base = base is explored.model
+    output, sides, maps, private = _encode(explored, ids, output_hidden_states=not is_base)
+    hidden = output.last_hidden_state if is_base else output.hidden_states[-1]
     vector = torch.nn.functional.normalize(hidden[0].double().mean(0), dim=-1).cpu().numpy()
-    side = explored._side(ids)
-    maps = explored._maps(seen, side.tokens, side.tokens, side.tokens)
     result = {"width": len(vector), "vector": [round(float(x), 4) for x in vector[:64]]}
-    sides = {"source": side, "target": side, "inputs": side}
-    return Run("embed", job.text, result, sides, maps, {"vector": vector, "ids": (ids,)})
+    return Run("embed", job.text, result, sides, maps, private | {"vector": vector})
 
 
 RUNNERS: dict[str, Callable[[HuggingFaceModel, Job, list[int]], Run]] = {

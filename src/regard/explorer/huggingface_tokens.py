@@ -20,6 +20,8 @@ class TokenNames:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.special = set(tokenizer.all_special_ids)
+        in_text = {tokenizer.unk_token_id, getattr(tokenizer, "mask_token_id", None)}
+        self.markers = self.special - in_text  # special tokens that no text stands for
         vocabulary = tokenizer.get_vocab()
         self.word_pieces = any(token.startswith(CONTINUES) for token in vocabulary)
         self.byte_level = "Ġ" in vocabulary or any(token.startswith("Ġ") for token in vocabulary)

@@ -29,6 +29,14 @@ class Explored(Protocol):
 
     def run(self, job: Job) -> Run: ...
 
+    def search_tree(self, job: Job, then: str = "") -> dict[str, Any]: ...
+
+    def trust(
+        self, run: Run, row: int | None, attention: str | None, cancelled: Callable[[], bool]
+    ) -> dict[str, Any]: ...
+
+    def stage(self, run: Run, index: int, head: int, stage: str) -> bytes: ...
+
 
 class NoModel:
     """The page without a model: it shows the mechanism and one sentence."""
@@ -40,8 +48,10 @@ class NoModel:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "task": "", "notice": HINT, "limits": {}}
 
-    def run(self, job: Job) -> Run:
+    def run(self, job: Job, then: str = "") -> Run:
         raise RequestError(422, HINT)
+
+    search_tree = run  # the other views need a run, and there is none
 
 
 class PageService(Service):

@@ -124,10 +124,18 @@ class Run:
             "rowSide": row_side,
             "columnSide": column_side,
             "thumbnail": [min(rows, THUMBNAIL), min(columns, THUMBNAIL)],
-            "entropy": [round(x, 4) for x in _mean_entropy(weights).tolist()],
-            "distance": None if kind == "pooling" else _mean_distance(weights, kind),
             "rowsEditable": self.rows_editable.get(name, True),
         }
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Mean entropy and distance of the heads of every map: too slow for what the first picture needs."""
+        figures = []
+        for name in self.names:
+            kind, weights = kind_of(name), self.map(self.names.index(name))
+            distance = None if kind == "pooling" else _mean_distance(weights, kind)
+            entropy = [round(x, 4) for x in _mean_entropy(weights).tolist()]
+            figures.append({"entropy": entropy, "distance": distance})
+        return figures
 
     def thumbnails(self) -> bytes:
         """Every head of every map in order, one byte per cell, 255 for the largest weight of the head."""
@@ -141,10 +149,16 @@ class Run:
 
     def weights(self, index: int, head: int | None) -> Tensor:
         """The weights of one head, or the mean of the heads for None: float64, (rows, columns)."""
+        if head is None:
+            return self.map(index).double().mean(0)
+        return self.check_head(index, head).double()
+
+    def check_head(self, index: int, head: int) -> Tensor:
+        """The weights of one head, (rows, columns); an error if there is no such head."""
         weights = self.map(index)
-        if head is not None and not 0 <= head < len(weights):
+        if not 0 <= head < len(weights):
             raise OptionError(f"there is no head {head}; this layer has {len(weights)}, counted from 0")
-        return weights.double().mean(0) if head is None else weights[head].double()
+        return weights[head]
 
     def row(self, index: int, row: int) -> bytes:
         """The exact weights of one row in every head: float32, (heads, columns)."""

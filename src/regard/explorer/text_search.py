@@ -115,8 +115,14 @@ def search_tree(model: Any, job: Job, then: str = "") -> dict[str, Any]:
     job = replace(job, prefix=(*job.prefix, *_spell(model.target_tokenizer, then)))
     strategy = TracedBeam(job.beam, pruned=max(job.beam, 4))
     result = search(model, job, strategy)
-    trace, tokenizer = strategy.trace, model.target_tokenizer
-    names = tokenizer.tokens([max(0, node.token) for node in trace.nodes])
+    names = model.target_tokenizer.tokens([max(0, node.token) for node in strategy.trace.nodes])
+    return tree_as_json(job, strategy.trace, result.hypotheses, names)
+
+
+def tree_as_json(
+    job: Job, trace: SearchTrace, hypotheses: Sequence[Hypothesis], names: Sequence[str], end: int = EOS
+) -> dict[str, Any]:
+    """The tree of a search and its hypotheses, best first; `names` are the tokens of its nodes."""
     return {
         "beam": job.beam,
         "prefix": list(job.prefix),
@@ -133,17 +139,16 @@ def search_tree(model: Any, job: Job, then: str = "") -> dict[str, Any]:
             }
             for node, name in zip(trace.nodes, names, strict=True)
         ],
-        "hypotheses": [_describe(hypothesis, trace) for hypothesis in result.hypotheses],
-    }
-
-
-def _describe(hypothesis: Hypothesis, trace: SearchTrace) -> dict[str, Any]:
-    return {
-        "text": hypothesis.text,
-        "logP": hypothesis.log_p,
-        "score": hypothesis.score,
-        "ended": hypothesis.ended,
-        "nodes": trace.find(hypothesis),
+        "hypotheses": [
+            {
+                "text": hypothesis.text,
+                "logP": hypothesis.log_p,
+                "score": hypothesis.score,
+                "ended": hypothesis.ended,
+                "nodes": trace.find(hypothesis, end),
+            }
+            for hypothesis in hypotheses
+        ],
     }
 
 

@@ -48,12 +48,12 @@ class OneWordTagger(ExplainedTagger):
 
 
 def trust(
-    model: Any, run: Run, row: int | None, attention: str | None, cancelled: Cancelled
+    run: Run, make_probe: Callable[[], tuple[Probe, int]], attention: str | None, cancelled: Cancelled
 ) -> dict[str, Any]:
     """Return the faithfulness measures of one output of a run as JSON, or the reason why there are none.
 
     Args:
-        row: index of the output token (translation, continuation) or of the tagged word; None: the first.
+        make_probe: returns the probe of the explained output, and the index of that output.
         attention: name of the attention map to test as an explanation; None: the default of `faithfulness`.
     """
     if run.task == "embed":
@@ -65,7 +65,7 @@ def trust(
     if attention is not None and attention not in run.maps:
         raise OptionError(f"there is no attention {attention!r} in this run")
     try:
-        probe, chosen = _probe(model, run, row, attention)
+        probe, chosen = make_probe()
     except OptionError as error:
         return {"reason": f"There are no figures: {error}."}
     figures: dict[str, float] = {}
@@ -88,8 +88,12 @@ def trust(
     }
 
 
-def _probe(model: Any, run: Run, row: int | None, attention: str | None) -> tuple[Probe, int]:
-    """The probe of the explained output, and the index of that output."""
+def probe_of(model: Any, run: Run, row: int | None, attention: str | None) -> tuple[Probe, int]:
+    """The probe of an output, and the index of that output.
+
+    Args:
+        row: index of the output token (translation, continuation) or of the tagged word; None: the first.
+    """
     if isinstance(model, Tagger):
         tagger = OneWordTagger(model)
         tags = run.output["tags"]

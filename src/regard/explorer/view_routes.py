@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -70,12 +71,11 @@ def _add_model_routes(app: FastAPI, explorer: Explorer) -> None:
     async def search(request: Request) -> Response:
         limits = explorer.service.limits
         body = parse(SearchRequest, await read_body(request, limits), limits)
-        model = _require(explorer.model(body.model), "search_tree")
         if not body.text.strip():
             raise RequestError(422, "there is no text; type some")
         tree = await explorer.in_thread(
             request,
-            lambda cancelled: model.search_tree(
+            lambda cancelled: explorer.model(body.model).search_tree(
                 Job(body.text, body.to, body.beam, cancelled=cancelled, prefix=body.prefix), body.then
             ),
         )
@@ -86,12 +86,8 @@ def _add_model_routes(app: FastAPI, explorer: Explorer) -> None:
         limits = explorer.service.limits
         body = parse(TrustRequest, await read_body(request, limits), limits)
         run = explorer.store.get(body.run)
-        model = _require(explorer.model(run.model), "trust")
-        return _json(
-            await explorer.in_thread(
-                request, lambda cancelled: model.trust(run, body.row, body.attention, cancelled)
-            )
-        )
+        work = partial(explorer.model(run.model).trust, run, body.row, body.attention)
+        return _json(await explorer.in_thread(request, work))
 
 
 def _add_map_routes(app: FastAPI, explorer: Explorer) -> None:
@@ -105,7 +101,7 @@ def _add_map_routes(app: FastAPI, explorer: Explorer) -> None:
     @app.get(f"{map_path}/heads/{{head}}/stages/{{stage}}", include_in_schema=False)
     async def stage(request: Request, identity: str, index: str, head: str, stage: str) -> Response:
         run, at, which = explorer.store.get(identity), number(index), number(head)
-        model = _require(explorer.model(run.model), "stage")
+        model = explorer.model(run.model)
         return binary(await explorer.in_thread(request, lambda _: model.stage(run, at, which, stage)))
 
     @app.post(f"{map_path}/gold", include_in_schema=False)
@@ -121,13 +117,6 @@ def _add_map_routes(app: FastAPI, explorer: Explorer) -> None:
         which = None if head == "mean" else number(head)
         content = await asyncio.to_thread(lambda: checked(lambda: export(run, at, which, level, kind)))
         return Response(content, 200, SAFE_HEADERS | DOWNLOAD, MEDIA_TYPES[kind])
-
-
-def _require(model: Any, method: str) -> Any:
-    """Return the model, or raise if it lacks the method, as Hugging Face models lack some."""
-    if hasattr(model, method):
-        return model
-    raise RequestError(422, "this view is for regard's own models")
 
 
 def _json(content: Any) -> Response:

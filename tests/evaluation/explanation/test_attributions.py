@@ -193,7 +193,7 @@ def test_one_token_has_metrics_without_a_rank_correlation():
     assert probe.count == 1 and not math.isnan(float(leave_one_out(probe)[0]))
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "bart"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "marian"])
 def test_hugging_face_models_can_be_explained(kind):
     hf = pytest.importorskip("transformers")
     regard.huggingface.register()
@@ -208,18 +208,19 @@ def test_hugging_face_models_can_be_explained(kind):
     elif kind == "gpt2":
         model = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, **small))
     else:
-        config = hf.BartConfig(
+        name = kind.capitalize()
+        config = getattr(hf, f"{name}Config")(
             d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
             decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, bos_token_id=2, eos_token_id=3,
             decoder_start_token_id=2, forced_eos_token_id=None, init_std=0.5, **small,
         )  # fmt: skip
-        model = hf.BartForConditionalGeneration(config)
+        model = {"bart": hf.BartForConditionalGeneration, "marian": hf.MarianMTModel}[kind](config)
     model.eval()
     probe = Probe(explained_model(model, tokenizer), TEXT)
     assert probe.tokens == TEXT.split()
-    assert probe.row == {"bert": 0, "gpt2": -1, "bart": -1}[kind]
+    assert probe.row == (0 if kind == "bert" else -1)
     (name,) = probe.weights
-    assert ("encoder_attn" in name) == (kind == "bart") and len(probe.layers) == 2
+    assert ("encoder_attn" in name) == (kind in ("bart", "marian")) and len(probe.layers) == 2
     for scores in (leave_one_out(probe), gradient_times_input(probe), integrated_gradients(probe)):
         assert scores.shape == (5,) and bool(scores.isfinite().all()) and bool((scores != 0).any())
     options = MeasureOptions(permutations=5, adversary_steps=2)

@@ -274,7 +274,8 @@ class ExplainedTransformers(ExplainedModel):
         super().__init__(model)
         self.tokenizer, name = tokenizer, type(model).__name__
         self.by_token = "TokenClassification" in name or "MaskedLM" in name
-        self.translates = bool(getattr(model.config, "is_encoder_decoder", False)) and "Conditional" in name
+        generates = "Conditional" in name or name.endswith("MTModel")  # MarianMTModel
+        self.translates = bool(getattr(model.config, "is_encoder_decoder", False)) and generates
         self.deletes = not self.by_token
 
     def read(self, text: str, rng: torch.Generator) -> ExplainedInput:

@@ -35,7 +35,7 @@ export function alignmentView(run, model, actions) {
   const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
   const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin });
   const body = el("div", { class: "flow" }, lines.node, matrix.node);
-  const controls = el("div", { class: "controls" }), trust = actions.trustLine(run);
+  const controls = el("div", { class: "controls" }), merged = el("span"), trust = actions.trustLine(run);
   const which = () => (state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean");
   const menu = exportMenu(() => ({ run, map: map.index, head: which(), level: state.level }));
 
@@ -102,6 +102,7 @@ export function alignmentView(run, model, actions) {
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
+    merged.textContent = state.level === "words" ? "· summed over the tokens of a source word, mean over those of a target word" : "";
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);
@@ -110,8 +111,7 @@ export function alignmentView(run, model, actions) {
   }
 
   load().catch((error) => { sub.textContent = error.message; });
-  const legend = el("p", { class: "legend dim" }, "0", el("i"), "1",
-    state.level === "words" ? "  summed over the tokens of a source word, mean over those of a target word" : "");
+  const legend = el("p", { class: "legend dim" }, "0", el("i"), "1", merged);
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "Which source words the translation attends to"), controls),
     sub, body, legend, score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));

@@ -28,7 +28,7 @@ const post = async (path, body, signal) => (await answer(path, {
   method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
 })).json();
 
-export const describeModel = async () => (await answer("model")).json();
+export const describeModel = async (progress, index) => (await answer(`model?index=${index || 0}`)).json();
 
 /** Run a text. The run keeps its request, so that it can be run again when the server no longer has it. */
 export async function run(request, signal) {
@@ -64,6 +64,13 @@ export const gold = (run, map, head, links) =>
   ofRun(run, (id) => post(`runs/${id}/maps/${map}/gold`, { links, ...(head === "mean" ? {} : { head: Number(head) }) }));
 
 export const diversity = async (run, map) => (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
+
+/** Add the mean entropy and distance of its heads to every map of a run. */
+export function figures(run) {
+  run.figures ??= ofRun(run, (id) => answer(`runs/${id}/figures`)).then((response) => response.json())
+    .then((all) => all.forEach((found, i) => Object.assign(run.maps[i], found)));
+  return run.figures;
+}
 
 /** Thumbnails of all heads: one list per map, each with bytes of rows × columns. */
 export async function thumbnails(run) {

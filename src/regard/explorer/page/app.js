@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, el, rove } from "./dom.js";
+import { announce, choice, el, fit, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
@@ -110,13 +110,14 @@ function showError(error) {
   page.error.hidden = !error;
   if (!error?.unreachable) return;
   polling = setTimeout(() => {
-    api.describeModel().then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
+    api.describeModel(null, state.model).then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
   }, 2000);
 }
 
-/** Run the text of the form. */
+/** Run the text of the form; before the model is known, `start` does so later. */
 function submit() {
   const text = page.text.value;
+  if (!model) return null;
   running?.abort();
   if (!text.trim()) return showError(new Error("Type a text first."));
   if (state.text !== text) {
@@ -150,7 +151,8 @@ async function rerun() {
 }
 
 function request(more = {}) {
-  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}), ...more };
+  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}),
+    ...(state.model ? { model: Number(state.model) } : {}), ...more };
 }
 
 /** What the output is forced to: a whole translation, or its first tokens. */
@@ -168,16 +170,14 @@ function force(prefix) {
   return rerun();
 }
 
-function fit() {
-  page.text.style.height = "auto";
-  page.text.style.height = `${Math.min(page.text.scrollHeight + 2, 240)}px`;
-}
-
 function showModel() {
   const { source, target, choices } = model.languages;
   const direction = source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
   const size = model.parameters >= 1e6 ? `${(model.parameters / 1e6).toFixed(1)} M` : `${Math.round(model.parameters / 1e3)} k`;
-  page.model.textContent = [model.name, model.kind, direction, `${size} parameters`].filter(Boolean).join(" · ");
+  const name = model.choices // another one is another page: nothing of this text belongs to it
+    ? choice("model", model.choices, state.model || "0", (index) => { location.search = index === "0" ? "" : `?model=${index}`; }, true)
+    : `${model.name} · `;
+  page.model.replaceChildren(name, [model.kind, direction, `${size} parameters`].filter(Boolean).join(" · "));
   document.title = `${model.name} · regard explorer`;
   page.go.textContent = VERBS[model.task];
   page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
@@ -185,7 +185,7 @@ function showModel() {
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
   page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
-    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(); submit(); },
+    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
   }, text)));
 }
 
@@ -223,13 +223,13 @@ function showProgress(part) {
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-  page.text.addEventListener("input", fit);
+  page.text.addEventListener("input", () => fit(page.text));
   page.text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
   });
   rove(page.tabs, "button");
   try {
-    model = await withToken(() => api.describeModel(showProgress));
+    model = await withToken(() => api.describeModel(showProgress, state.model));
   } catch (error) {
     showError(error);
     return show("mechanism");
@@ -242,8 +242,8 @@ async function start() {
   if (!views().some(([name]) => name === state.view)) set({ view: views()[0][0] });
   page.to.value = state.to;
   page.beam.value = state.beam;
-  page.text.value = state.text || model.examples[0];
-  fit();
+  page.text.value ||= state.text || model.examples[0]; // what was typed meanwhile stays
+  fit(page.text);
   show(state.view);
   return submit();
 }

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
-import { announce, chip, choice, el, levelChips } from "./dom.js";
+import { announce, chip, choice, el, fit, levelChips } from "./dom.js";
 import { inside, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -122,6 +122,7 @@ export function view(run, model, { request }) {
   if (!(state.mode in modes)) set({ mode: model.models?.length > 1 ? "model" : "text" });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "What to compare" }), form = el("div", {}), result = el("div", { class: "result" });
   const error = el("p", { class: "error", role: "alert", hidden: true });
+  const fail = (problem) => { error.textContent = problem.message; error.hidden = false; };
   let latest = 0;
 
   function showModes() {
@@ -134,8 +135,16 @@ export function view(run, model, { request }) {
     const probe = state.mode === "probe";
     const input = el("textarea", { rows: 1, dir: "auto", spellcheck: "false", "aria-label": probe ? "Text with two words to choose from" : "Another text" });
     input.value = state.other || (probe ? PROBES[model.task][0] : "");
-    const go = (text) => { input.value = text; set({ other: text }); compare(); };
+    const go = (text) => {
+      input.value = text;
+      fit(input);
+      if (!text.trim()) return fail(new Error(probe ? "Type a text with two words to choose from, as he/she." : "Type another text first."));
+      set({ other: text });
+      return compare();
+    };
     input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(input.value); } });
+    input.addEventListener("input", () => fit(input));
+    requestAnimationFrame(() => fit(input)); // once it is in the page
     form.replaceChildren(el("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button", { class: "primary", type: "submit" }, "Compare")),
       el("div", { class: "chips" }, (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
         el("button", { class: "chip", type: "button", dir: "auto", onclick: () => go(text) }, text))));
@@ -179,9 +188,7 @@ export function view(run, model, { request }) {
         ...(runs.every((one) => one.maps.length) ? [pictures(runs, asked.words ?? (state.mode === "model" ? asked.names : ["first text", "second text"]))] : []));
       announce(said);
     } catch (problem) {
-      if (mine !== latest) return;
-      error.textContent = problem.message;
-      error.hidden = false;
+      if (mine === latest) fail(problem);
     } finally { if (mine === latest) result.removeAttribute("aria-busy"); }
   }
 

@@ -35,6 +35,12 @@ export function levelChips(level, onchange) {
     chip("words", level === "words", () => onchange("words")), chip("tokens", level !== "words", () => onchange("tokens")));
 }
 
+/** Make a text field as high as its text. */
+export function fit(field) {
+  field.style.height = "auto";
+  field.style.height = `${Math.min(field.scrollHeight + 2, 240)}px`;
+}
+
 let pending = 0;
 /** Announce a reading to screen readers, once the pointer or the keys rest. */
 export function announce(text) {

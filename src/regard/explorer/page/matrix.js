@@ -6,9 +6,13 @@ import { el } from "./dom.js";
 const FONT = "14px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
 const LARGEST = 44, SMALLEST = 5, LABEL = 14; // cell sizes in px; below LABEL only some labels are drawn
 const SHAPES = 3000; // cells up to which each has a rounded shape of its own
+const FAINT = 0.04; // opacity below which nothing is painted
 const OVERVIEW = 84; // px of the overview of a matrix that is larger than its window
 
-export const alpha = (w) => (w <= 0 ? 0 : Math.min(1, 0.03 + 0.97 * w ** 0.75));
+export const alpha = (w) => (w <= 0 ? 0 : Math.min(1, 0.03 + 0.97 * Math.sqrt(w * Math.sqrt(w))));
+
+/** Colours as 32-bit pixels, as ImageData stores them, without opacity. */
+const pixel = (rgb) => rgb.trim().split(" ").reduce((bits, part, i) => bits | (Number(part) << (8 * i)), 0);
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
@@ -79,10 +83,11 @@ export class Matrix {
     const fitting = (width - this.left - right - 2) / this.columns.length;
     const usual = Math.max(SMALLEST, Math.min(this.largest, Math.floor(fitting)));
     this.tools.hidden = fitting >= LABEL && this.top + usual * this.rows.length <= high;
-    if (!this.tools.hidden) { this.left = Math.max(this.left, OVERVIEW + 14); this.top = Math.max(this.top, OVERVIEW + 10); }
     const whole = Math.min((width - this.left - right - 2) / this.columns.length, (high - this.top - 4) / this.rows.length);
     this.whole = Math.max(0.5, Math.min(this.largest, whole));
     this.cell = this.size || usual;
+    const overflows = this.left + this.cell * this.columns.length + right > width || this.top + this.cell * this.rows.length > high;
+    if (overflows) { this.left = Math.max(this.left, OVERVIEW + 14); this.top = Math.max(this.top, OVERVIEW + 10); }
     this.w = this.left + this.cell * this.columns.length + right;
     this.h = this.top + this.cell * this.rows.length + 4;
     this.space.style.width = `${this.w}px`;
@@ -96,7 +101,7 @@ export class Matrix {
     Object.assign(this.canvas.dataset, { cell: this.cell, left: this.left, top: this.top });
     this.paints = colours();
     this.base = this.rows.length * this.columns.length <= SHAPES ? this.shapes() : this.pixels(this.rows.length, this.columns.length);
-    this.overview = this.tools.hidden ? null : this.pixels(Math.min(OVERVIEW, this.rows.length), Math.min(OVERVIEW, this.columns.length));
+    this.overview = !overflows ? null : this.pixels(Math.min(OVERVIEW, this.rows.length), Math.min(OVERVIEW, this.columns.length));
     this.paint();
   }
 
@@ -104,7 +109,7 @@ export class Matrix {
   shade(value) {
     if (!Number.isFinite(value)) return null;
     const a = alpha(Math.abs(value) / this.limit);
-    return a < 0.04 ? null : [value < 0 && this.signed ? this.paints.cold : this.paints.hot, a];
+    return a < FAINT ? null : [value < 0 && this.signed ? this.paints.cold : this.paints.hot, a];
   }
 
   /** All cells as rounded shapes; a value of −∞, which a mask leaves, is a dot. */
@@ -143,14 +148,11 @@ export class Matrix {
         if (Math.abs(value) > Math.abs(largest[at]) && Number.isFinite(value)) largest[at] = value;
       }
     }
-    const image = new ImageData(width, height), rgb = (text) => text.split(" ").map(Number);
-    const hot = rgb(this.paints.hot), cold = rgb(this.paints.cold);
+    const image = new ImageData(width, height), cells = new Uint32Array(image.data.buffer);
+    const hot = pixel(this.paints.hot), cold = this.signed ? pixel(this.paints.cold) : hot;
     for (let i = 0; i < largest.length; i++) {
-      const shaded = this.shade(largest[i]);
-      if (!shaded) continue;
-      const colour = shaded[0] === this.paints.hot ? hot : cold;
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = colour[c];
-      image.data[4 * i + 3] = Math.round(255 * shaded[1]);
+      const a = alpha(Math.abs(largest[i]) / this.limit);
+      if (a >= FAINT) cells[i] = (Math.round(255 * a) << 24) | (largest[i] < 0 ? cold : hot);
     }
     const base = new OffscreenCanvas(width, height);
     base.getContext("2d").putImageData(image, 0, 0);

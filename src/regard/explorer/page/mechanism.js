@@ -107,7 +107,7 @@ export function view() {
 
   function setWords(text) {
     const words = text.split(/\s+/u).filter(Boolean).slice(0, 6);
-    if (words.length < 2) return;
+    if (words.length < 2) { trace.textContent = "Type two to six words; the numbers are those of the words before."; return announce(trace.textContent); }
     for (const name of ["q", "k", "v"]) {
       data[name] = words.map((_, i) => data[name][i] ?? [Math.round(10 * Math.sin(3 * i + name.charCodeAt(0))) / 10, Math.round(10 * Math.cos(2 * i)) / 10]);
     }

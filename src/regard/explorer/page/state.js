@@ -1,6 +1,7 @@
 // What the page shows, kept in its address: a link opens the same view of the same text.
 
 const DEFAULTS = {
+  model: "", // index, where several can be chosen
   view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all",
   stage: "", entropy: "", distance: "", // of heads
   prefix: "", node: "", pruned: "", // of the search: forced token ids, the chosen node, whether pruned nodes are shown

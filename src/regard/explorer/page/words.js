@@ -13,6 +13,8 @@ export function entries(side, level) {
 
 /** Merge weights (rows × columns of tokens) into weights between entries. */
 export function merge(weights, columnCount, rows, columns) {
+  const single = (entry, i) => entry.tokens.length === 1 && entry.tokens[0] === i;
+  if (columns.length === columnCount && rows.every(single) && columns.every(single)) return weights.subarray(0, rows.length * columnCount);
   const merged = new Float32Array(rows.length * columns.length);
   rows.forEach((row, r) => {
     columns.forEach((column, c) => {

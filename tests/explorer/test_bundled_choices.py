@@ -1,0 +1,64 @@
+"""Tests of bundled_choices.py: the models that the page offers, loaded when they are chosen."""
+
+import json
+
+import pytest
+import torch
+
+from regard.explorer import bundled_choices
+from regard.explorer.bundled_choices import ModelChoice
+from regard.explorer.explorer_routes import Explorer
+from regard.models.catalog import CatalogEntry
+from regard.models.folder import load
+from regard.serving.generation_service import GenerationService
+from tests.decoding import model_folders
+from tests.explorer import toy
+from tests.explorer.toy import until
+from tests.serving.server import running
+
+
+def test_translators_come_first_and_of_them_the_default(monkeypatch, tmp_path):
+    def entry(name, task, default=False):
+        header = {"about": name, "task": task, "languages": ("en",), "license": "MIT", "default": default}
+        return CatalogEntry(name=name, folder=tmp_path / name, **header)
+
+    entries = [entry("films", "classify", True), entry("fr", "translate"), entry("de", "translate", True)]
+    monkeypatch.setattr(bundled_choices, "known_models", lambda: {e.name: e for e in entries})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert [c.name for c in bundled_choices.bundled_choices()] == ["de", "fr", "films", "minilm"]
+
+
+@pytest.fixture
+def films(tmp_path):
+    torch.manual_seed(3)
+    path = model_folders.classifier(tmp_path, encoder=toy.ENCODER)
+    loads = []
+    return loads, ModelChoice("films", lambda: (loads.append(1), load(path))[1])
+
+
+def test_another_model_is_chosen_in_the_page_and_loaded_then(tab, model, films):
+    loads, choice = films
+    service = GenerationService(model, "toy", workers=1)
+    service.extensions.append(Explorer(service, choices=[choice]).add_routes)
+    with running(service) as client:
+        tab.goto(f"http://127.0.0.1:{client.port}/explore/?text=the+dog&view=trust")
+        until(tab, "document.getElementById('output').textContent.startsWith('der hund')")
+        described = json.loads(client.get("/explore/api/model")[2])
+        assert described["choices"] == [["0", "toy"], ["1", "films"]] and loads == []
+        tab.get_by_role("combobox", name="model").select_option(label="films")
+        tab.wait_for_selector(".thumb")
+        assert tab.inner_text("#go") == "Classify" and loads == [1] and "model=1" in tab.url
+        tabs = tab.locator("[role=tab]").all_inner_texts()
+        assert tabs == ["Heads", "What if", "Trust", "Compare", "Mechanism"]
+        tab.get_by_role("tab", name="Trust").click()
+        tab.wait_for_selector(".figure")
+        tab.get_by_role("tab", name="Heads").click()
+        tab.get_by_role("button", name="energy", exact=True).click()
+        until(tab, "document.querySelector('.reading').textContent.includes('largest')")
+        tab.reload()
+        tab.wait_for_selector(".thumb")
+        assert tab.inner_text("#go") == "Classify" and loads == [1]
+        assert client.get("/explore/api/model?index=2")[0] == 422
+        tab.get_by_role("combobox", name="model").select_option(label="toy")
+        tab.locator("#go", has_text="Translate").wait_for()
+        tab.goto("about:blank")
