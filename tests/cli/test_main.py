@@ -70,6 +70,7 @@ def test_cost_prints_quoted_counted_and_measured_numbers():
     assert "3TM² = 49,152" in out.replace("\n", " ")
     assert "2T/K = 16" in out.replace("\n", " ")
     assert "only for K > 3" in out.replace("\n", " ")
+    assert "quoted: the formula in Schmidt-Thieme's lecture" in out
 
 
 def test_cost_by_length_prints_and_draws_times(tmp_path):

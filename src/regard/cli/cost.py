@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from regard.evaluation.layer_cost import Cost, Row
 
 MAX_LENGTH = 16384
+LEGEND = """\
+quoted: the formula in Schmidt-Thieme's lecture, for this T, M and K; – if none
+counted: from the layer itself; operations are multiply-adds of one sequence
+measured: median time of a forward pass of one sequence on this machine\
+"""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def _print_comparison(options: LayerOptions) -> None:
             costs.append(cost(row.layer, T))
             _add_rows(table, row, costs[-1], milliseconds(row.layer, T, dim, options.repeat))
     console.print(table)
+    console.print(LEGEND, highlight=False)
     for line in quoted_differences(T, window, *costs):
         console.print(f"• {line}", highlight=False)
 
