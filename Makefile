@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONUTF8 := 1
+# Tests start many processes, which must find the byte code of torch: pip writes none (--no-compile, below).
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo chromium test test-all soak lint bench docs lessons notebooks clean help
 help:
@@ -41,13 +43,14 @@ chromium:
 	@(command -v chromium || command -v chromium-browser || command -v google-chrome) > /dev/null || { echo "installing chromium for the explorer's tests"; \
 	  apt-get install -y -qq chromium > /dev/null 2>&1 || echo "chromium cannot be installed here, so the explorer's tests in the browser are skipped"; }
 
-# Two workers with one thread each: two torch threads on two shared cores stall each other.
+# Two workers with one thread each: two torch threads on two shared cores stall each other. worksteal: a file's
+# tests stay on one worker, so that its fixtures are made once, until one of the workers has nothing left.
 test: $(VENV)/.test .cache/onnx-1.22.0 chromium
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # REGARD_LONG=1 draws other and more examples at every run; a failure names the case, which can then be drawn again.
 test-all: $(VENV)/.test .cache/onnx-1.22.0 chromium
-	REGARD_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	REGARD_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Prints a table and ends with 1 if anything failed; SOAK="--part kills --seed 7" runs a part, or with other random numbers.
 soak: $(VENV)/.test

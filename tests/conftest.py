@@ -26,8 +26,10 @@ def _seeded():
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory):
     """Prepared data goes to a folder of this module, so that data of other tests is not reused."""
+    from tests import forked
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("REGARD_CACHE", forked.new_cache(tmp_path_factory.mktemp("cache")))
         yield
 
 

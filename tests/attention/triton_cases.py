@@ -71,12 +71,12 @@ def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
 def main():
     torch.manual_seed(0)
     wrong = 0
-    for sizes in SIZES:
-        for mask in masks(sizes[0], sizes[4]):
-            for bias in (None, ALiBi(sizes[1])):
-                result = error(*sizes, mask, bias)
-                wrong += result > 1e-4
-                print(f"{result:.1e} {sizes} {mask} {bias}")
+    for n, sizes in enumerate(SIZES):
+        for m, mask in enumerate(masks(sizes[0], sizes[4])):
+            bias = ALiBi(sizes[1]) if (n + m) % 2 else None  # every mask with and without, at one size each
+            result = error(*sizes, mask, bias)
+            wrong += result > 1e-4
+            print(f"{result:.1e} {sizes} {mask} {bias}")
         for mask in (None, Causal(), Window(5, 5, offset=-30)):
             result = sink_error(*sizes, mask)
             wrong += result > 1e-4

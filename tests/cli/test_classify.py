@@ -20,14 +20,14 @@ from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
 from regard.pipelines.classify import classify as label
 from regard.pipelines.classify import word_attention
+from tests import forked
 from tests.decoding.model_folders import classifier, translator
 
-# The command in a separate process, with chunks of a few lines on request.
-START = (
+# A process whose chunks are a few lines.
+CHUNKS = (
     "from regard.pipelines import input as source; source.CHUNK_LINES = {lines}; "
     "from regard.cli.main import run; run()"
 )
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +44,6 @@ def line(result, top=1):
     pairs = list(result.probabilities.items())[:top]
     cells = [cell for name, p in pairs for cell in (name, f"{p:.4f}")]
     return "\t".join([str(result), *cells[1:]]) + "\n" if cells else "\n"
-
-
-def start(*args, lines=4096, **options):
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "stdin": subprocess.DEVNULL,
-        "env": ENVIRONMENT,
-    } | options
-    return subprocess.Popen(
-        [sys.executable, "-c", START.format(lines=lines), "classify", *map(str, args)], **options
-    )
 
 
 def test_a_text_on_the_command_line_is_labelled_with_its_probability(folder, regard):
@@ -298,40 +286,41 @@ def test_a_job_killed_at_any_moment_resumes_to_identical_bytes(folder, tmp_path)
     ]
     (tmp_path / "in.tsv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
     args, out = ("-i", tmp_path / "in.tsv", "-o", tmp_path / "o.tsv", "--model", folder), tmp_path / "o.tsv"
-    assert start(*args).wait(60) == 0
+    assert forked.run("classify", *args).returncode == 0
     expected = out.read_bytes()
     assert expected.count(b"\n") == 20_001
     out.unlink()
-    process = start(*args, lines=64)
+    process = forked.Popen("classify", *args, code=CHUNKS.format(lines=64))
     deadline = time.monotonic() + 60
     journal = tmp_path / "o.tsv.progress"
     while not journal.exists() or journal.read_bytes().count(b'"lines"') < 3:
-        assert process.poll() is None, process.stderr.read().decode()
+        assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not out.exists()
-    process = start(*args)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert b"resuming after" in err
+    done = forked.run("classify", *args)
+    assert done.returncode == 0, done.stderr
+    assert "resuming after" in done.stderr
     assert out.read_bytes() == expected
 
 
 def test_standard_input_is_answered_line_by_line(folder):
     one, two = label(["hello world", "b"], load(folder))
-    process = start("--model", folder, stdin=subprocess.PIPE)
-    process.stdin.write(b"hello world\n")
+    process = forked.Popen("classify", "--model", folder, stdin=subprocess.PIPE)
+    process.stdin.write("hello world\n")
     process.stdin.flush()
-    assert process.stdout.readline().decode() == line(one)
-    out, err = process.communicate(b"b\n", timeout=60)
-    assert (process.returncode, out.decode(), err) == (0, line(two), b"")
+    assert process.stdout.readline() == line(one)
+    out, err = process.communicate("b\n", timeout=60)
+    assert (process.returncode, out, err) == (0, line(two), "")
 
 
 def test_a_closed_pipe_is_not_an_error(folder, tmp_path):
     (tmp_path / "in.txt").write_text("b\n" * 20_000, encoding="utf-8")  # more than the buffer of a pipe
-    process = start("-i", tmp_path / "in.txt", "--model", folder, lines=512)
+    args = ["classify", "-i", tmp_path / "in.txt", "--model", folder]
+    command = [sys.executable, "-c", CHUNKS.format(lines=512), *args]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline().decode() == line(*label(["b"], load(folder)))
     process.stdout.close()
     assert process.wait(60) == 141

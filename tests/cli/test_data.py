@@ -1,24 +1,19 @@
 """Tests of data.py: the list, a corpus, own files, wrong input."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 
-def run(*args, data="nowhere"):
-    environment = os.environ | {"REGARD_DATA": str(data), "COLUMNS": "100"}
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", "data", *map(str, args)], capture_output=True, text=True,
-        encoding="utf-8", timeout=120,
-        env=environment,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run(run_regard, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", "nowhere")
+    monkeypatch.setenv("COLUMNS", "100")
+    return partial(run_regard, "data")
 
 
-def test_the_list_shows_presence_and_licence():
+def test_the_list_shows_presence_and_licence(run):
     code, out, err = run()
     assert code == 0, err
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
@@ -30,7 +25,7 @@ def test_the_list_shows_presence_and_licence():
     assert " no " in rows["multi30k"] and "research" in rows["multi30k"]
 
 
-def test_a_corpus_is_described():
+def test_a_corpus_is_described(run):
     code, out, err = run("tatoeba-sample", "--split", "test", "--source", "de", "--target", "en", "-n", "2")
     assert code == 0, err
     for text in (
@@ -45,7 +40,7 @@ def test_a_corpus_is_described():
     assert out.count("\nde: ") + out.startswith("de: ") == 2 and out.count("\nen: ") == 2
 
 
-def test_a_missing_corpus_lists_the_files_it_needs():
+def test_a_missing_corpus_lists_the_files_it_needs(run):
     code, out, err = run("wikitext-2")
     assert code == 0, err
     assert "none of 3 was found" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
@@ -53,7 +48,7 @@ def test_a_missing_corpus_lists_the_files_it_needs():
     assert code == 2 and "there is no nowhere/wikitext-2" in err
 
 
-def test_own_files_are_described(tmp_path):
+def test_own_files_are_described(tmp_path, run):
     (tmp_path / "a.en").write_bytes(b"one cat\n\nbad \xff\nlast\n")
     (tmp_path / "a.de").write_bytes(b"eine Katze\nzwei\ndrei\nletzte\n")
     code, out, err = run(tmp_path / "a.en", tmp_path / "a.de", "-n", "9")
@@ -64,7 +59,7 @@ def test_own_files_are_described(tmp_path):
     assert code == 0 and "4 rows; all usable" in out and "text: eine Katze" in out
 
 
-def test_json_lines_need_a_field(tmp_path):
+def test_json_lines_need_a_field(tmp_path, run):
     (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n{"other": 1}\n', encoding="utf-8")
     code, out, err = run(tmp_path / "a.jsonl", "--source", "text")
     assert code == 0, err
@@ -83,21 +78,21 @@ def test_json_lines_need_a_field(tmp_path):
         (("tatoeba-sample", "-n", "-1"), "-n"),
     ],
 )
-def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_two(args, message):
+def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_two(args, message, run):
     code, out, err = run(*args)
     assert code == 2
     assert message in err
     assert "Traceback" not in out + err
 
 
-def test_different_line_counts_are_reported_with_both_numbers(tmp_path):
+def test_different_line_counts_are_reported_with_both_numbers(tmp_path, run):
     Path(tmp_path / "a").write_text("x\n" * 3, encoding="utf-8")
     Path(tmp_path / "b").write_text("x\n" * 4, encoding="utf-8")
     code, _, err = run(tmp_path / "a", tmp_path / "b")
     assert code == 2 and "has 3 lines and" in err and "has 4;" in err
 
 
-def test_a_table_shows_its_columns_and_labels_and_its_header_is_no_row(tmp_path):
+def test_a_table_shows_its_columns_and_labels_and_its_header_is_no_row(tmp_path, run):
     body = "".join(f"{'bad' if i % 3 else 'good'};a film, number {i}\n" for i in range(9))
     (tmp_path / "my.csv").write_text("stars;review\n" + body, encoding="utf-8")
     code, out, err = run(tmp_path / "my.csv", "-n", "1")

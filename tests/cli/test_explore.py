@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import webbrowser
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from regard.cli import explore
 from regard.errors import OptionError, RegardError
 from regard.models.catalog import known_models
+from tests import forked
 from tests.decoding import model_folders
 from tests.serving.server import Client, process, write_model
 
@@ -24,25 +23,8 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(*args):
-    command = [sys.executable, "-m", "regard", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_the_page_is_served_until_ctrl_c(folder):
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "explore",
-        str(folder),
-        str(folder),
-        "--port",
-        "0",
-        "--no-browser",
-    ]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = forked.Popen("explore", folder, folder, "--port", 0, "--no-browser")
     try:
         line = started.stdout.readline()
         assert line.startswith("regard: small is at http://127.0.0.1:"), line + started.stderr.read()
@@ -57,11 +39,11 @@ def test_the_page_is_served_until_ctrl_c(folder):
         started.communicate()
 
 
-def test_errors_are_errors_of_one_sentence(tmp_path, folder):
+def test_errors_are_errors_of_one_sentence(run_regard, tmp_path, folder):
     model_folders.classifier(tmp_path / "labels")
-    code, _, err = run("explore", folder, tmp_path / "labels", "--no-browser", "--port", 0)
+    code, _, err = run_regard("explore", folder, tmp_path / "labels", "--no-browser", "--port", 0)
     assert code == 2 and "models of one task" in err and err.count("\n") == 1
-    code, _, err = run("explore", tmp_path / "none", "--no-browser", "--port", 0)
+    code, _, err = run_regard("explore", tmp_path / "none", "--no-browser", "--port", 0)
     assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 
 

@@ -1,7 +1,6 @@
 """Tests of docs/first-steps.md: train on a file, evaluate, serve, send a request."""
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -46,9 +45,6 @@ def command(monkeypatch, capfd, line, *more):
 def test_the_three_tutorials_end_with_a_response(monkeypatch, capfd, tmp_path):
     assert [line.split()[2] for line, *_ in WALKS] == ["classifier", "tagger", "translator"]
     monkeypatch.chdir(tmp_path)
-    built = {
-        key: value for key, value in os.environ.items() if key != "REGARD_CACHE"
-    }  # where the C++ is built already
     with ExitStack() as servers:
         prompts = []
         for train, evaluate, serve, curl in WALKS:
@@ -61,9 +57,7 @@ def test_the_three_tutorials_end_with_a_response(monkeypatch, capfd, tmp_path):
                     f"  {line.split('#')[0].strip()}\n" in next_steps
                 )  # the page shows what training suggests
             assert SCORES[name] in command(monkeypatch, capfd, evaluate)
-            prompts.append(
-                (servers.enter_context(process(shlex.split(serve)[2], env=built)), shlex.split(curl))
-            )
+            prompts.append((servers.enter_context(process(shlex.split(serve)[2])), shlex.split(curl)))
         for (_, client), words in prompts:
             route = words[1].rpartition("/")[2]
             assert client.curl.split()[1].endswith(f"/{route}")  # the request that the server suggests

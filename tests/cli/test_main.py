@@ -23,16 +23,14 @@ SHARED = {
 }
 
 
-def run(*args):
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", *args], capture_output=True, text=True, encoding="utf-8", timeout=120
-    )
-    return done.returncode, done.stdout, done.stderr
+def test_a_process_of_its_own_prints_the_version():
+    command = [sys.executable, "-m", "regard", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"regard {regard.__version__}\n", "")
 
 
-def test_version_and_help():
-    assert run("--version")[1].strip() == f"regard {regard.__version__}"
-    code, out, _ = run("--help")
+def test_the_help_names_the_commands(run_regard):
+    code, out, _ = run_regard("--help")
     assert code == 0
     assert "cost" in out
     assert "demo" in out
@@ -53,8 +51,8 @@ def test_the_help_of_a_command_is_plain_and_has_an_example(command):
         assert f"regard {command.name}" in help, command.name
 
 
-def test_cost_prints_quoted_counted_and_measured_numbers():
-    code, out, err = run("cost", "-T", "64", "-M", "16", "-K", "8", "--repeat", "1")
+def test_cost_prints_quoted_counted_and_measured_numbers(run_regard):
+    code, out, err = run_regard("cost", "-T", "64", "-M", "16", "-K", "8", "--repeat", "1")
     assert code == 0, err
     for text in (
         "convolution",
@@ -73,18 +71,18 @@ def test_cost_prints_quoted_counted_and_measured_numbers():
     assert "quoted: the formula in Schmidt-Thieme's lecture" in out
 
 
-def test_cost_by_length_prints_and_draws_times(tmp_path):
+def test_cost_by_length_prints_and_draws_times(tmp_path, run_regard):
     picture = tmp_path / "times.svg"
     args = ("cost", "--lengths", "8,16", "-M", "8", "-K", "4", "--repeat", "1", "--picture", str(picture))
-    code, out, err = run(*args)
+    code, out, err = run_regard(*args)
     assert code == 0, err
     assert "recurrence" in out and "restricted" in out
     assert "Time of one layer, M = 8" in picture.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_demo_learns_to_reverse_and_shows_its_attention():
-    code, out, err = run("demo", "regard", "--train", "--steps", "400", "--no-translator")
+def test_demo_learns_to_reverse_and_shows_its_attention(run_regard):
+    code, out, err = run_regard("demo", "regard", "--train", "--steps", "400", "--no-translator")
     assert code == 0, err
     assert "'May 5th 2000'" in out
     assert "regard → drager" in out
@@ -102,8 +100,8 @@ def test_demo_learns_to_reverse_and_shows_its_attention():
         (("cost", "--lengths", "8", "--picture", "times.txt"), "ends in .svg"),
     ],
 )
-def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(args, message):
-    code, out, err = run(*args)
+def test_bad_input_is_an_error_of_one_sentence_and_exit_code_two(args, message, run_regard):
+    code, out, err = run_regard(*args)
     assert code == 2
     assert message in err
     assert "Traceback" not in err + out

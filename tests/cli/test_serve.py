@@ -1,12 +1,11 @@
 """Tests of serve.py: real processes, tokens, ports, errors in one sentence."""
 
 import json
-import os
 import shlex
 import shutil
 import socket
 import subprocess
-import sys
+from functools import partial
 
 import pytest
 import torch
@@ -24,15 +23,14 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(*args, **variables):
+@pytest.fixture
+def run(run_regard, monkeypatch):
     """Run a server that does not start; returns its exit code, standard output and standard error."""
-    env = {key: value for key, value in os.environ.items() if key != "REGARD_TOKEN"} | variables
-    command = [sys.executable, "-m", "regard", "serve", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=env)
-    return done.returncode, done.stdout, done.stderr
+    monkeypatch.delenv("REGARD_TOKEN", raising=False)
+    return partial(run_regard, "serve")
 
 
-def test_other_machines_need_a_token(folder):
+def test_other_machines_need_a_token(run, folder):
     sentence = (
         "regard: --host 0.0.0.0 admits other machines, which needs a token; "
         "give --token-file FILE, set REGARD_TOKEN, or leave --host out\n"
@@ -40,7 +38,7 @@ def test_other_machines_need_a_token(folder):
     assert run(folder, "--host", "0.0.0.0") == (2, "", sentence)
 
 
-def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path):
+def test_a_taken_port_is_reported_before_the_model_is_loaded(run, tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -49,12 +47,12 @@ def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path):
         assert code == 2 and f"port {port} of 127.0.0.1 is in use" in err and err.count("\n") == 1
 
 
-def test_a_folder_without_a_model_is_an_error_of_one_sentence(tmp_path):
+def test_a_folder_without_a_model_is_an_error_of_one_sentence(run, tmp_path):
     code, _, err = run(tmp_path / "none", "--port", 0)
     assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 
 
-def test_a_queue_too_small_for_one_request_is_an_error_of_one_sentence(folder):
+def test_a_queue_too_small_for_one_request_is_an_error_of_one_sentence(run, folder):
     code, _, err = run(folder, "--queue", 5)
     assert code == 2 and "a queue of 5 texts cannot hold one request of 1000" in err
 

@@ -30,15 +30,21 @@ SAFE = {
 
 @functools.cache
 def strings():
-    """Every string of the package with its position; interpolated expressions are between two NULs."""
+    """Every string of the package with its position, from the files with commands; interpolated expressions
+    are between two NULs.
+    """
     results = []
     for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"regard [a-z{]", text):
+            continue
+        tree = ast.parse(text)
         inside = {
             id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
         }
+        name = path.relative_to(ROOT)
         for node in ast.walk(tree):
-            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            place = f"{name}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 parts = [
                     part.value if isinstance(part, ast.Constant) else f"\0{ast.unparse(part.value)}\0"

@@ -2,8 +2,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import regard as package
 from regard.decoding.limits import Limits
 from regard.models import catalog
 from regard.models.folder import load, save
+from tests import forked
 from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
 from tests.serving.test_text_services import tagger
@@ -110,16 +109,12 @@ def test_two_texts_are_aligned_as_lines_of_two_files_are(place, run, tmp_path):
     ],
 )
 def test_standard_input_gives_what_the_texts_give(place, run, name, given, texts):
-    command = [sys.executable, "-m", "regard", name, "--model", place / name]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, encoding="utf-8", timeout=300)
+    done = forked.run(name, "--model", place / name, input=given)
     assert (done.returncode, done.stdout, done.stderr) == (0, run(name, *texts, "-m", place / name)[1], "")
 
 
 def test_standard_input_without_a_tab_is_an_error_of_one_sentence(place):
-    command = [sys.executable, "-m", "regard", "align", "--model", place / "align"]
-    done = subprocess.run(
-        command, input="a\tb\na b\n", capture_output=True, text=True, encoding="utf-8", timeout=300
-    )
+    done = forked.run("align", "--model", place / "align", input="a\tb\na b\n")
     assert done.returncode == 2 and "line 2 of standard input has 0 tabs; put one between" in done.stderr
 
 

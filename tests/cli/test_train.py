@@ -1,15 +1,20 @@
 """Tests of train.py, resume.py, average.py, runs.py and evaluate.py: real training, exit codes."""
 
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import torch
+
+from regard.cli import main
+from tests import forked
 
 TINY = [
     "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}",
@@ -23,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of 20 steps on the bundled sample, in a separate process."""
+    """A run of 20 steps on the bundled sample, and what it prints."""
     folder = tmp_path_factory.mktemp("trained")
     changes = [
         *TINY,
@@ -32,14 +37,14 @@ def trained(tmp_path_factory):
         "training.save_every=10",
         "training.keep=2",
     ]
-    done = process(["train", "small", *changes], folder)
-    assert done.returncode == 0, done.stderr
-    return folder / "runs" / "small", done
-
-
-def process(args, folder):
-    command = [sys.executable, "-m", "regard", *map(str, args)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=300)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["regard", "train", "small", *changes])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+    assert not stopped.value.code, err.getvalue()
+    return folder / "runs" / "small", out.getvalue(), err.getvalue()
 
 
 def error_of(regard, *args):
@@ -52,12 +57,12 @@ def error_of(regard, *args):
 
 
 def test_training_prints_scores_cost_and_the_model_folder(trained):
-    run, done = trained
-    assert re.search(r"validation: .*BLEU \d", done.stdout)
-    assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
-    assert "runs/small/model" in done.stdout
-    assert 'regard translate "a sentence" --model runs/small' in done.stdout
-    assert "validation at step 10" in done.stderr  # plain lines, since stderr is not a terminal
+    run, out, err = trained
+    assert re.search(r"validation: .*BLEU \d", out)
+    assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", out)
+    assert "runs/small/model" in out
+    assert 'regard translate "a sentence" --model runs/small' in out
+    assert "validation at step 10" in err  # plain lines, since stderr is not a terminal
     for name in (
         "recipe.yaml",
         "report.json",
@@ -117,7 +122,7 @@ def test_a_missing_gpu_is_an_error_of_one_sentence(regard):
 
 
 def test_a_run_is_replaced_only_with_overwrite(regard, trained):
-    run, _ = trained
+    run = trained[0]
     error = error_of(regard, "train", "small", *TINY, "--run", run)
     assert "holds a run already" in error and "--overwrite" in error
     assert "exists and is not a run" in error_of(regard, "train", "small", *TINY, "--run", run / "model")
@@ -260,19 +265,8 @@ def test_recipes_are_listed_and_printed_unchanged(regard):
 
 
 def test_the_first_sigint_saves_prints_how_to_resume_and_exits_with_130(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "train",
-        "small",
-        *TINY,
-        "training.steps=100000",
-        "training.log_every=1",
-    ]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    changes = [*TINY, "training.steps=100000", "training.log_every=1"]
+    with forked.Popen("train", "small", *changes, cwd=tmp_path) as running:
         log = tmp_path / "runs" / "small" / "log.jsonl"
         end = time.monotonic() + 200
         while (
@@ -328,7 +322,10 @@ def test_a_stopped_demo_prints_one_sentence(regard, monkeypatch):
 
 
 def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_path):
-    done = process(["train", "small", "model.encoder.haeds=2"], tmp_path)
+    command = [sys.executable, "-m", "regard", "train", "small", "model.encoder.haeds=2"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().count("\n") == 0
     assert done.stderr.startswith("regard: ")

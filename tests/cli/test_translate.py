@@ -19,6 +19,7 @@ from regard.models.folder import load
 from regard.pipelines.job import fingerprint
 from regard.pipelines.translate import translate as search
 from regard.pipelines.translate_file import TranslateOptions
+from tests import forked
 from tests.decoding.model_folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
@@ -26,8 +27,6 @@ SMALL_CHUNKS = (
     "import sys; from regard.pipelines import input as source; source.CHUNK_LINES = 8; "
     "from regard.cli.main import run; run()"
 )
-REGARD = [sys.executable, "-m", "regard"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +50,15 @@ def regard(run_command):
     return partial(run_command, translate.command)
 
 
-def start(*args, command=REGARD, **options):
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "stdin": subprocess.DEVNULL,
-        "env": ENVIRONMENT,
-    } | options
-    return subprocess.Popen([*command, "translate", *map(str, args)], **options)
-
-
-def chunked(*args, **options):
-    return start(*args, command=[sys.executable, "-c", SMALL_CHUNKS], **options)
+def chunked(*args):
+    return forked.Popen("translate", *args, code=SMALL_CHUNKS)
 
 
 def wait_for_lines(process, journal, count):
     """Wait until the journal counts this many lines."""
     deadline = time.monotonic() + 60
     while not journal.exists() or journal.read_bytes().count(b'"lines"') * 8 < count:
-        assert process.poll() is None, process.stderr.read().decode()
+        assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -220,7 +209,7 @@ def test_a_job_killed_at_any_moment_resumes_to_identical_bytes(folder, corpus, t
     process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"resuming after" in err
+    assert "resuming after" in err
     assert (tmp_path / "o").read_bytes() == expected
     assert os.listdir(tmp_path) == ["o"]
 
@@ -232,8 +221,8 @@ def test_an_interrupt_keeps_the_output_and_prints_how_to_resume(folder, corpus, 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"resume with: regard translate -i {path} -o {tmp_path}/o --model {folder}".encode() in err
-    assert b"Traceback" not in err
+    assert f"resume with: regard translate -i {path} -o {tmp_path}/o --model {folder}" in err
+    assert "Traceback" not in err
     with pytest.raises(OptionError, match="o was started with another beam"):
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
@@ -254,9 +243,9 @@ def test_a_full_disk_is_an_error_of_one_sentence_and_the_job_resumes_later(folde
         process = chunked("-i", path, path, "-o", disk / "o", "--model", folder)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2, err
-        assert b"the disk of" in err
-        assert b"is full" in err
-        assert b"Traceback" not in err
+        assert "the disk of" in err
+        assert "is full" in err
+        assert "Traceback" not in err
         (disk / "filler").unlink()
         assert chunked("-i", path, path, "-o", disk / "o", "--model", folder).wait(60) == 0
         assert (disk / "o").read_bytes() == expected * 2
@@ -266,7 +255,8 @@ def test_a_full_disk_is_an_error_of_one_sentence_and_the_job_resumes_later(folde
 
 def test_a_closed_pipe_is_not_an_error(folder, corpus):
     path, expected = corpus
-    process = chunked("-i", path, "--model", folder)
+    command = [sys.executable, "-c", SMALL_CHUNKS, "translate", "-i", path, "--model", folder]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == expected.split(b"\n")[0] + b"\n"
     process.stdout.close()
     assert process.wait(60) == 141
@@ -275,12 +265,12 @@ def test_a_closed_pipe_is_not_an_error(folder, corpus):
 
 def test_standard_input_is_answered_line_by_line(folder):
     one, two = search(["hello world", "b"], load(folder))
-    process = start("--model", folder, stdin=subprocess.PIPE)
-    process.stdin.write(b"hello world\n")
+    process = forked.Popen("translate", "--model", folder, stdin=subprocess.PIPE)
+    process.stdin.write("hello world\n")
     process.stdin.flush()
-    assert process.stdout.readline().decode() == f"{one}\n"
-    out, err = process.communicate(b"b\n", timeout=60)
-    assert (process.returncode, out.decode(), err) == (0, f"{two}\n", b"")
+    assert process.stdout.readline() == f"{one}\n"
+    out, err = process.communicate("b\n", timeout=60)
+    assert (process.returncode, out, err) == (0, f"{two}\n", "")
 
 
 def test_another_column_is_another_job(folder, regard, tmp_path):

@@ -18,6 +18,7 @@ from regard.data.prepare import Prepared, prepare
 from regard.data.readers import LinePairs, Table, Text
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
+from tests import forked
 
 WORDS = "the cat sees a dog and runs home now . we go , too !".split(" ")
 
@@ -231,7 +232,7 @@ def big(tmp_path, tokenizer):
 
 
 def start(folder):
-    return subprocess.Popen([sys.executable, "-c", PREPARE, str(folder)], stdout=subprocess.PIPE, text=True)
+    return forked.Popen(folder, code=PREPARE)
 
 
 def test_two_processes_may_prepare_the_same_data(big, cache):

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,6 +11,7 @@ from regard.data import prepared_cache
 from regard.data.prepare import Prepared, prepare
 from regard.data.reader_choice import open_files
 from regard.data.tokenizer import Tokenizer
+from tests import forked
 
 DAY = 86_400
 
@@ -96,9 +95,7 @@ time.sleep(60)
 @pytest.mark.parametrize("how", ["hold", "map"])
 def test_an_entry_used_by_another_process_is_kept_until_that_process_ends(tmp_path, how):
     path = make(tmp_path, "a", 40)
-    with subprocess.Popen(
-        [sys.executable, "-c", USES, str(path), how], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with forked.Popen(path, how, code=USES) as process:
         assert process.stdout.readline() == "ready\n"
         assert prepared_cache.prune(older_than=0) == [] and path.exists()
         process.kill()

@@ -3,8 +3,6 @@
 import copy
 import ctypes
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,6 +16,7 @@ from regard.decoding.limits import Limits
 from regard.errors import KernelError, OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import translate_tokens
+from tests import forked
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
@@ -277,12 +276,7 @@ def test_switching_native_code_off_is_reported_once(switch):
         "model = small();"
         "fast(model); fast(model); print(why_not(model))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "REGARD_NATIVE": switch},
-    )
+    done = forked.run(code=code, env={**os.environ, "REGARD_NATIVE": switch})
     message = (
         "regard: decoding with PyTorch, which is slower than the C++ engine: "
         "REGARD_NATIVE=0 switches it off\n"

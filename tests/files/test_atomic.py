@@ -15,6 +15,7 @@ from regard.errors import FolderError
 from regard.files.atomic import build_folder, files_in, write_file, write_folder
 from regard.files.checksums import verify_complete
 from regard.training.step_folders import step_folders
+from tests import forked
 
 
 def test_writing_replaces_and_leaves_nothing_else(tmp_path):
@@ -191,7 +192,7 @@ def test_a_kill_at_any_moment_leaves_complete_folders_only(tmp_path):
     import time
 
     for n in range(3):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+        process = forked.Popen(tmp_path, code=KILLED)
         process.stdout.readline()
         time.sleep(0.02 + 0.2 * random.Random(n).random())
         process.send_signal(signal.SIGKILL)

@@ -6,7 +6,6 @@ Covers build_index.py, embedders.py, exact.py, hnsw.py, methods.py, segment.py.
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 
@@ -20,6 +19,7 @@ from regard.search.exact import nearest, top_k
 from regard.search.hnsw import Graph
 from regard.search.index import Index, IndexInfo
 from regard.search.methods import Bm25Search, Hit, HybridSearch, VectorSearch
+from tests import forked
 from tests.search.small import TEXTS, embedder
 
 pytest.importorskip("usearch")
@@ -221,7 +221,7 @@ build_index.add(folder, [Document(f"n{i}", "new") for i in range(12)], x, min_gr
 def test_a_crash_leaves_the_old_index_or_the_new_one(folder, at):
     """The process exits at the n-th fsync; 40 is more than there are."""
     build_index.add(folder, documents(5), random_vectors(5))
-    done = subprocess.run([sys.executable, "-c", CRASH, str(at), str(folder)], capture_output=True, text=True)
+    done = forked.run(at, folder, code=CRASH)
     assert done.returncode == (9 if at < 40 else 0), done.stderr
     index = Index(folder)
     assert len(index) in (5, 17) and (at < 40 or len(index) == 17)

@@ -3,8 +3,6 @@
 import contextlib
 import http.client
 import json
-import subprocess
-import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -13,6 +11,7 @@ from regard.models import folder as folders
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.serving import auth, server
+from tests import forked
 from tests.models.small import LAYER
 
 LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕", "Über den Wolken!"]
@@ -88,11 +87,8 @@ def process(*args, env=None, files=None):
     """Start `regard serve` and yield its process and a client once it prints its address; `files` is its
     ulimit -n.
     """
-    limit = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
-    started = subprocess.Popen(
-        [*limit, sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env,
-    )  # fmt: skip
+    limit = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files}))\n" if files else ""
+    started = forked.Popen("serve", "--port", 0, *args, code=limit + forked.REGARD, env=env)
     try:
         output = started.stdout.readline()
         assert "answers at" in output, output + started.stderr.read()

@@ -3,7 +3,6 @@
 import http.client
 import logging
 import socket
-import subprocess
 import sys
 import time
 
@@ -13,6 +12,7 @@ import torch
 from regard.serving.generation_service import GenerationService
 from regard.serving.log import Handler, Log
 from regard.serving.request_limits import RequestLimits
+from tests import forked
 from tests.serving.server import process, running, write_model
 from tests.serving.test_routes import in_background, until
 
@@ -197,8 +197,6 @@ def test_the_limit_of_open_files_limits_connections():
         "print(max_connections(1000, Log()), max_connections(50, Log()), "
         "resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = forked.run(code=code)
     assert done.stdout.split() == ["108", "50", "300"]
     assert "at most 108 connections instead of 1000, as the system allows 300 open files" in done.stderr

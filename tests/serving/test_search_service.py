@@ -1,8 +1,6 @@
 """Tests of search_service.py."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -10,6 +8,7 @@ from regard.errors import FolderError
 from regard.models.folder import save
 from regard.search.index import Index
 from regard.serving.search_service import SearchService
+from tests import forked
 from tests.search.small import TEXTS, embedder
 from tests.serving.server import process, running
 
@@ -17,14 +16,9 @@ pytest.importorskip("usearch")
 
 
 def regard(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "regard", *map(str, args)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-        timeout=120,
-    ).stdout
+    done = forked.run(*args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +98,5 @@ def test_a_model_that_has_moved_is_named_by_the_option(place, tmp_path):
 def test_a_model_may_be_served_by_the_option(place):
     with process("--model", place / "model") as (_, client):
         assert len(client.post("/embed", {"text": "moon"})[1]["embeddings"]) == 1
-    command = [sys.executable, "-m", "regard", "serve", "--port", "0"]
-    done = subprocess.run(
-        [*command, place / "model", "-m", place / "model"], capture_output=True, text=True, timeout=60
-    )
+    done = forked.run("serve", "--port", 0, place / "model", "-m", place / "model")
     assert done.returncode == 2 and "a server has one model" in done.stderr

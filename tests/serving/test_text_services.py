@@ -1,8 +1,6 @@
 """Tests of text_services.py: answers equal those of the pipelines."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.tag_file import JsonFormat, TagJob, TagOptions
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_services import make_service
+from tests import forked
 from tests.decoding import model_folders
 from tests.models.test_tagger import ENCODERS, ROWS
 from tests.search.small import embedder
@@ -148,8 +147,7 @@ def test_the_command_serves_a_classifier(classifier):
 
 @pytest.mark.slow
 def test_a_shortlist_for_a_classifier_is_refused(classifier):
-    command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run("serve", classifier, "--port", 0, "--shortlist")
     assert done.returncode != 0
     assert (
         "--shortlist is for translators and language models, and this is a classifier; leave it out"

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from regard.training.run_log import read_log
 from regard.training.step_folders import step_folders
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,7 +128,7 @@ def start(folder, verb, target, run, *overrides, largest_file=0):
     """Train the recipe `target`, or resume, in a new process; the runs share the cache in `folder`."""
     request = {
         "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides,
-        "cache": str(folder / "cache"),
+        "cache": forked.new_cache(folder / "cache"),
         "output": str(run.parent / f"output-{time.monotonic_ns()}.txt"), "largest_file": largest_file,
     }  # fmt: skip
     return Child(server(), request)
@@ -156,7 +157,7 @@ def torchrun(folder, verb, target, run, *overrides, restarts=0):
         str(restarts),
     ]
     command = [*launcher, "-m", "tests.training.runner", verb, json.dumps(target), str(run), *overrides]
-    env = environment(REGARD_CACHE=str(folder / "cache"))
+    env = environment(REGARD_CACHE=forked.new_cache(folder / "cache"))
     return subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
