@@ -33,7 +33,7 @@ def test_the_page_is_served_until_ctrl_c(folder):
         model = json.loads(client.get("/explore/api/model")[2])
         assert model["name"] == "small" and model["models"] == ["small", "small (second)"]
         started.send_signal(signal.SIGINT)
-        assert started.wait(30) == 0
+        assert started.wait(120) == 0
     finally:
         started.kill()
         started.communicate()
@@ -85,7 +85,7 @@ def test_a_text_browser_is_not_opened(monkeypatch):
     explore.open_browser("http://x")
     assert opened == []
     monkeypatch.setattr(webbrowser, "get", lambda: Window("firefox"))
-    explore.open_browser("http://x").join(10)
+    explore.open_browser("http://x").join(120)
     assert opened == ["http://x"]
 
 

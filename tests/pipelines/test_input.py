@@ -109,7 +109,7 @@ def test_lines_of_a_pipe_are_passed_on_as_they_arrive(tmp_path):
     def write_in_two_parts():
         with pipe.open("wb", buffering=0) as file:
             file.write(b"one\ntwo\nthr")
-            assert first_lines_were_read.wait(20)
+            assert first_lines_were_read.wait(120)
             file.write(b"ee\n")
 
     thread = threading.Thread(target=write_in_two_parts)

@@ -70,14 +70,14 @@ def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
     made = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
     thread = threading.Thread(target=made.run, args=([sock],), daemon=True)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     client = Client(server.address(sock))
     client.server = made
     try:
         yield client
     finally:
         made.drain()
-        thread.join(20)
+        thread.join(120)
         service.batcher.close()
         assert not thread.is_alive()
 

@@ -163,7 +163,7 @@ def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_an
         until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         service.go.set()
         for thread, _ in (first, staying):
-            thread.join(20)
+            thread.join(120)
         assert staying[1][0] == (200, {"translations": expected})
         assert client.post("/translate", {"text": "a", "max_length": 2})[0] == 200
     log = capfd.readouterr().err
@@ -193,7 +193,7 @@ def test_draining_cancels_what_the_grace_time_does_not_cover(model):
         pending = in_background(lambda: client.post("/translate", LONG))
         until(lambda: service.steps > 2)
         client.server.drain()
-        pending[0].join(20)
+        pending[0].join(120)
         assert pending[1][0][0] == 503
         assert "shutting down" in pending[1][0][1]["error"]
         assert client.server.cancelled
@@ -209,8 +209,8 @@ def test_sigterm_ends_the_process_within_the_grace_time(folder):
         until(lambda: b"regard_requests_in_flight 2.0" in client.get("/metrics")[2])
         time.sleep(0.3)
         os.kill(started.pid, signal.SIGTERM)
-        _, err = started.communicate(timeout=30)
-        pending[0].join(20)
+        _, err = started.communicate(timeout=120)
+        pending[0].join(120)
     assert pending[1][0][0] == 503, pending
     assert started.returncode == 1
     assert err.splitlines()[-1] == "regard: stopped before all requests were answered"

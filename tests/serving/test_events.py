@@ -88,7 +88,7 @@ def test_translations_are_sent_before_the_last_is_computed(model):
         """Blocks all batches after the first."""
 
         def _work(self, options, texts, cancelled):
-            assert not begun.is_set() or go.wait(20)
+            assert not begun.is_set() or go.wait(120)
             begun.set()
             return super()._work(options, texts, cancelled)
 
@@ -113,7 +113,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
     class Held(GenerationService):
         def _work(self, options, texts, cancelled):
             begun.set()
-            assert go.wait(20)
+            assert go.wait(120)
             gone.append([item() for item in cancelled])
             return super()._work(options, texts, cancelled)
 
@@ -123,7 +123,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         connection = client.connect()
         body = json.dumps({"texts": ["ein Hund", "Wolken!", "b"], "stream": True})
         connection.request("POST", "/translate", body, {"content-type": "application/json"})
-        assert begun.wait(20)
+        assert begun.wait(120)
         connection.close()
         until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         go.set()

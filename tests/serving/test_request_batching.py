@@ -21,7 +21,7 @@ class Worker:
             self.go.set()
 
     def __call__(self, options, texts, cancelled):
-        assert self.go.wait(10)
+        assert self.go.wait(120)
         self.batches.append((options, list(texts)))
         if "bad" in texts:
             raise ValueError("bad text")

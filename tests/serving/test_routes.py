@@ -312,7 +312,7 @@ class Slow(GenerationService):
 
     def _work(self, *args):
         self.started.set()
-        assert self.go.wait(20)
+        assert self.go.wait(120)
         return super()._work(*args)
 
 
@@ -324,7 +324,7 @@ def in_background(call):
 
 
 def until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -334,7 +334,7 @@ def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
     service = Slow(model, "small", RequestLimits(queue=2, texts=2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
-        assert service.started.wait(20)  # a worker has taken it from the queue
+        assert service.started.wait(120)  # a worker has taken it from the queue
         second = in_background(lambda: client.post("/translate", {"texts": ["zwei", "drei"]}))
         until(lambda: service.batcher.waiting == 2)
         status, headers, body = client.raw(
@@ -344,7 +344,7 @@ def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
         assert "2 texts are waiting and the queue holds 2" in json.loads(body)["error"]
         service.go.set()
         for thread, result in (first, second):
-            thread.join(20)
+            thread.join(120)
             assert result[0][0] == 200
 
 
@@ -358,7 +358,7 @@ def test_too_many_requests_at_once_are_429_before_they_are_read(model):
         assert "1 requests are being answered" in answer["error"]
         assert client.get("/health")[0] == 200
         service.go.set()
-        first[0].join(20)
+        first[0].join(120)
         assert first[1][0][0] == 200
 
 
@@ -384,7 +384,7 @@ def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
         assert status == 503
         assert "longer than 0.2 seconds" in answer["error"]
         service.go.set()
-        first[0].join(20)
+        first[0].join(120)
         until(lambda: not service.batcher.waiting)
         assert client.post("/translate", {"text": "drei"})[0] == 200
         assert value(service.metrics, "regard_tokens_total", side="source") in (
@@ -404,7 +404,7 @@ def test_requests_of_clients_that_left_are_cancelled(model):
         connection.close()
         until(lambda: service.metrics.in_flight == 1)
         service.go.set()
-        first[0].join(20)
+        first[0].join(120)
         until(lambda: not service.batcher.waiting)
         assert value(service.metrics, "regard_tokens_total", side="source") == len("eins")
 
@@ -448,7 +448,7 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
         until(lambda: service.metrics.in_flight == len(texts))
         service.go.set()
         for thread, _ in pending:
-            thread.join(20)
+            thread.join(120)
         sizes = parse(client.get("/metrics")[2].decode())
     assert [result[0][1]["translations"][0] for _, result in pending] == expected
     assert sizes["regard_batch_texts_count"] <= 3

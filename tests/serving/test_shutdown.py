@@ -54,7 +54,7 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         assert client.get("/health")[0] == 503
         slow.go.set()
         for thread, result in accepted:
-            thread.join(20)
+            thread.join(120)
             assert result[0][0] == 200
         open_connection.close()
     with pytest.raises(OSError, match="refused"):
@@ -69,7 +69,7 @@ def test_draining_does_not_wait_for_ever(folder):
         pending = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
         until(lambda: service.metrics.in_flight == 1)
         client.server.drain()
-        pending[0].join(20)
+        pending[0].join(120)
         assert pending[1][0][0] == 503  # its own time limit
         service.go.set()
 
