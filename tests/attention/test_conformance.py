@@ -55,7 +55,7 @@ def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
 def test_the_automatic_choice_without_a_compiler_is_right_and_never_refuses(name, monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
     regard.attention.plan.PREPARED.clear()
-    assert failures(name, b.regard, 30, name == "in-place change") == []
+    assert failures(name, b.regard, 15, name == "in-place change") == []
     regard.attention.plan.PREPARED.clear()
 
 

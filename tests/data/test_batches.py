@@ -346,7 +346,7 @@ def test_windows_check_their_options(text):
     ("corpus", "size", "limit", "tokens"),
     [
         ("multi30k", 8000, None, (1024, 4096, 8192)),
-        ("europarl-en-de", 8000, 30_000, (2048, 4096)),
+        pytest.param("europarl-en-de", 8000, 30_000, (2048, 4096), marks=pytest.mark.slow),
         ("tatoeba-sample", 2000, None, (4096,)),
     ],
 )

@@ -78,7 +78,7 @@ def check_search(norm, size):
     sentences = [[5, 6, 7], [9], [10, 11, 12, 13, 14]]
     results = [
         translate_tokens(
-            engine(model, fused=fused), sentences, strategy=Beam(size), limits=Limits(max_length=5)
+            engine(model, fused=fused), sentences, strategy=Beam(size), limits=Limits(max_length=3)
         )
         for fused in (False, True)
     ]

@@ -3,27 +3,20 @@
 Covers step_operations.py, step_kernels.py. test_cuda_engine.py tests them in complete searches on a GPU.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from regard.decoding.engine.cuda import engine
 from regard.decoding.engine.cuda.step_operations import FusedOperations, TorchOperations
 from tests.models.small import make
+from tests.triton_interpreter import run_interpreted
 
-ROOT = Path(__file__).parents[2]
 LAYERS = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}
 
 
 def test_the_interpreted_kernels_equal_the_torch_operations():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.decoding.step_cases"]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = run_interpreted(Path(__file__).with_name("step_cases.py"))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

@@ -72,7 +72,7 @@ def tab(chromium):
             route.abort()
 
     context.route("**/*", only_here)
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     page.expected = []
     yield page
     assert [p for p in problems if not any(re.search(e, p) for e in page.expected)] == []

@@ -95,7 +95,7 @@ def browser():
     return session, started
 
 
-def until(tab, expression, seconds=10):
+def until(tab, expression, seconds=60):
     """Wait until a JavaScript expression is true; Playwright's own wait needs eval, which the policy
     forbids."""
     end = time.monotonic() + seconds

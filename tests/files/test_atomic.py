@@ -1,7 +1,6 @@
 """Files and folders are complete or unchanged after errors, kills and full disks; folders are built once."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -108,18 +107,18 @@ except FolderError as error:
 """
 
 
-def limit_file_size():
-    import resource
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+LIMIT_FILE_SIZE = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+"""
 
 
 def test_a_file_size_limit_is_an_error_and_damages_nothing(tmp_path):
     write_folder(tmp_path / "step-00000001", fill_with("one"))
     (tmp_path / "file").write_bytes(b"old")
-    command = [sys.executable, "-c", WRITE, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True)
+    result = forked.run(tmp_path, code=LIMIT_FILE_SIZE + WRITE)
+    assert result.returncode == 0, result
     lines = result.stdout.splitlines()
     assert len(lines) == 2, result
     assert all("File too large" in line and "free some space" in line for line in lines), result
@@ -251,8 +250,8 @@ def slow_build(root, log):
 
 
 def test_one_of_several_processes_builds_and_the_others_wait(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=slow_build, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
+    options = {"target": slow_build, "args": (tmp_path, tmp_path / "log")}
+    processes = [forked.SERVER.Process(**options) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

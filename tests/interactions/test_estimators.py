@@ -23,7 +23,7 @@ from regard.interactions import (
 ESTIMATORS = [
     Linear(),
     Linear(solver="variational"),
-    Linear(solver="sgd"),
+    Linear(solver="sgd", max_iter=100),
     LinearClassifier(),
     Polynomial2(),
     Polynomial2Classifier(),
