@@ -84,7 +84,7 @@ def test_classifiers_and_taggers_have_the_figures_of_faithfulness(tmp_path, head
     probe = Probe(explained, TEXT)
     if row is None:
         assert found["prediction"] == run.output["label"]
-        measured = MEASURES["uniform"](probe, OPTIONS).figures["change_uniform"]
+        measured = MEASURES["uniform"](probe, OPTIONS).metrics["change_uniform"]
         assert found["figures"][2]["value"] == pytest.approx(measured, abs=1e-6)
     else:
         assert found["prediction"] == run.output["tags"][2] and found["row"] == 2
