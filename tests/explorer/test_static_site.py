@@ -84,7 +84,7 @@ def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, 
     assert [h["text"] for h in found["output"]["hypotheses"]] == [
         h["text"] for h in own["output"]["hypotheses"]
     ]
-    for ours, theirs, figures in zip(found["maps"], own["maps"], run.figures(), strict=True):
+    for ours, theirs, figures in zip(found["maps"], own["maps"], run.head_statistics(), strict=True):
         assert {
             key: ours[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")
         } == {key: theirs[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")}
