@@ -45,6 +45,7 @@ def test_every_bundled_model_is_shown_and_nothing_is_trained(models, monkeypatch
     ):
         assert line in result.output
     assert any(shade in result.output for shade in "░▒▓█")
+    assert result.output.splitlines()[-1].startswith("regard explore ")
 
 
 @pytest.mark.parametrize("arguments", [["--train"], []])
@@ -56,6 +57,7 @@ def test_without_a_bundled_translator_or_with_train_it_trains(models, monkeypatc
         catalogued(models)
     result = CliRunner().invoke(app, ["demo", "--no-translator", "--steps", "7", *arguments])
     assert result.exit_code == 0 and trained == [7], result.output
+    assert "\nregard explore " in result.output
 
 
 def test_other_bundled_models_are_shown_before_a_translator_is_trained(models, monkeypatch):

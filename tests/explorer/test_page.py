@@ -147,9 +147,9 @@ def kind_of_model(kind, folder):
     [
         ("recurrent translator", 1),
         ("language model", 4),
-        ("classifier", 3),
         ("tagger", 2),
-        ("embedder", 8),
+        pytest.param("classifier", 3, marks=pytest.mark.slow),
+        pytest.param("embedder", 8, marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, thumbnails):
@@ -240,7 +240,7 @@ def test_long_texts_scroll_in_their_lines(tab, address):
     assert tab.locator(".lines path").count() > 0 or "rest" in tab.inner_text(".reading")
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_screen(tab, address, width):
     tab.set_viewport_size({"width": width, "height": 800})
     tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")

@@ -121,11 +121,11 @@ def test_stages_limits_and_differences_of_heads(tab, address, explored):
 
     found = run.diversity(1)
     assert f"differ by {found['divergence']:.2f} bits" in tab.inner_text("main")
-    limit = sorted(x for m in run.figures() for x in m["entropy"])[4]
+    limit = sorted(x for m in run.head_statistics() for x in m["entropy"])[4]
     tab.get_by_role("combobox", name="entropy").select_option("max")
     tab.get_by_label("Limit of entropy").fill(str(math.ceil(limit * 10) / 10))
     until(tab, "document.querySelectorAll('.thumb').length < 10")
-    expected = [m["entropy"] for m in run.figures()]
+    expected = [m["entropy"] for m in run.head_statistics()]
     count = sum(x <= math.ceil(limit * 10) / 10 for m in expected for x in m)
     assert tab.locator(".thumb").count() == count and f"{count} of 10 heads" in tab.inner_text("main")
     assert "entropy=max" in tab.url

@@ -75,7 +75,7 @@ def test_thumbnails_of_large_maps_are_pooled_and_keep_peaks():
 def test_the_entropy_of_uniform_attention_is_the_logarithm_of_its_keys():
     maps = AttentionMaps([], [], [], {"encoder.0.self": torch.full((1, 8, 8), 1 / 8)})
     run = Run("classify", "", {}, {}, maps)
-    assert run.figures()[0]["entropy"] == [3.0]
+    assert run.head_statistics()[0]["entropy"] == [3.0]
 
 
 def test_the_oldest_runs_are_dropped_by_number_and_by_size():
@@ -102,7 +102,7 @@ def test_the_distance_of_a_head_is_that_of_its_weights():
     diagonal[0, [0, 1, 2], [0, 2, 4]] = 1.0  # three target tokens along five source tokens
     weights = {"encoder.0.self": previous, "decoder.0.cross": diagonal, "pooling": torch.full((1, 1, 5), 0.2)}
     maps = AttentionMaps(["x"] * 5, ["y"] * 3, ["y"] * 3, weights)
-    figures = Run("translate", "", {}, {}, maps).figures()
+    figures = Run("translate", "", {}, {}, maps).head_statistics()
     assert [m["distance"] for m in figures] == [[0.8], [0.0], None]
 
 

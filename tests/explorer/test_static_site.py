@@ -71,8 +71,15 @@ def difference(found, run):
     return max(float(np.abs(np.array(a) - b).max()) for a, b in zip(found["weights"], own, strict=True))
 
 
-@pytest.mark.parametrize("name", ["transformer", "bahdanau"])
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "beam"),
+    [
+        ("transformer", 4),
+        ("bahdanau", 1),
+        pytest.param("transformer", 1, marks=pytest.mark.slow),
+        pytest.param("bahdanau", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, sites, name, beam):
     found = asked(tab, sites[name], text=TEXT, beam=beam)
     run = ExploredModel(folders.load(sites[name] / "model"), "toy").run(Job(TEXT, beam=beam))
@@ -84,7 +91,7 @@ def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, 
     assert [h["text"] for h in found["output"]["hypotheses"]] == [
         h["text"] for h in own["output"]["hypotheses"]
     ]
-    for ours, theirs, figures in zip(found["maps"], own["maps"], run.figures(), strict=True):
+    for ours, theirs, figures in zip(found["maps"], own["maps"], run.head_statistics(), strict=True):
         assert {
             key: ours[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")
         } == {key: theirs[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")}
@@ -121,7 +128,12 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("post-learned-gqa", "lstm-mean")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_every_kind_of_network_gives_the_probabilities_and_weights_of_pytorch(tab, tmp_path, kind):
     tokenizer = Tokenizer.train(LINES, "byte-bpe", 280, languages=["de", "fr"])
     config = AutoregressiveOptions.model_validate({"dim": 64, "dropout": 0.0} | KINDS[kind]).model_dump()
@@ -256,30 +268,30 @@ HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "na
         ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "word", "character"])
-def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites, kind, lowercase):
-    tokenizer = Tokenizer.train(LINES * 2, kind, 300, lowercase=lowercase, languages=["de"])
+def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites):
+    kinds = [(kind, low) for kind in ("bpe", "byte-bpe", "word", "character") for low in (False, True)]
+    trained = [Tokenizer.train(LINES * 2, kind, 300, lowercase=low, languages=["de"]) for kind, low in kinds]
     with toy.files_served(sites["transformer"]) as address:
         tab.goto(f"{address}mechanism.html")
-        found = tab.evaluate(
-            """async ([address, file, texts]) => {
+        results = tab.evaluate(
+            """async ([address, files, texts]) => {
               const { Tokenizer } = await import(`${address}tokenizer.js`);
-              const tokenizer = new Tokenizer(JSON.parse(file));
-              return texts.map((text) => {
+              const all = files.map((file) => new Tokenizer(JSON.parse(file)));
+              return all.map((tokenizer) => texts.map((text) => {
                 const { ids, spans } = tokenizer.encode(text);
                 const read = tokenizer.sideOfText(text, ids, spans), written = tokenizer.sideOfTokens(ids);
                 return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), read.words, written.words];
-              });
+              }));
             }""",
-            [address, tokenizer.text, HARD],
+            [address, [tokenizer.text for tokenizer in trained], HARD],
         )
-    for text, (ids, decoded, tokens, read, written) in zip(HARD, found, strict=True):
-        own = tokenizer.encode(text)
-        assert (ids, decoded, tokens) == (own, tokenizer.decode(own), tokenizer.tokens(own))
-        names = tokenizer.tokens(own)
-        assert read == Side.of(names, Words.of_text(tokenizer, text)).words
-        assert written == Side.of(names, Words.of_tokens(tokenizer, own)).words
+    for kind, tokenizer, result in zip(kinds, trained, results, strict=True):
+        for text, (ids, decoded, tokens, read, written) in zip(HARD, result, strict=True):
+            own = tokenizer.encode(text)
+            names = tokenizer.tokens(own)
+            assert (ids, decoded, tokens) == (own, tokenizer.decode(own), names), (kind, text)
+            assert read == Side.of(names, Words.of_text(tokenizer, text)).words, (kind, text)
+            assert written == Side.of(names, Words.of_tokens(tokenizer, own)).words, (kind, text)
 
 
 def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, tmp_path):

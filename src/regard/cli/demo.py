@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NEXT = "\nregard explore   # see in the browser what these models attend to"
 
 
 def command(
@@ -53,6 +54,7 @@ def command(
             title = "Translate: no translator is bundled yet, so a small one is trained"
             console.print(f"\n[bold]{parts + 1}. {title}[/bold]")
             _translate(console)
+        console.print(NEXT, highlight=False)
         return
     console.print("[bold]1. A dictionary over vectors[/bold]")
     _dictionary(console)
@@ -64,6 +66,7 @@ def command(
     if translator:
         console.print("\n[bold]4. English to German from 21 000 bundled sentence pairs[/bold]")
         _translate(console)
+    console.print(NEXT, highlight=False)
 
 
 def _translate(console) -> None:  # noqa: ANN001

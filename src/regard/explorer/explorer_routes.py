@@ -197,9 +197,10 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
         found = explorer.store.get(identity)
         return json_response(json.dumps(found.describe(identity), ensure_ascii=False))
 
-    @app.get(f"{api}/runs/{{identity}}/figures", include_in_schema=False)
-    async def figures(identity: str) -> Response:
-        return json_response(json.dumps(await asyncio.to_thread(explorer.store.get(identity).figures)))
+    @app.get(f"{api}/runs/{{identity}}/statistics", include_in_schema=False)
+    async def statistics(identity: str) -> Response:
+        run = explorer.store.get(identity)
+        return json_response(json.dumps(await asyncio.to_thread(run.head_statistics)))
 
     @app.get(f"{api}/runs/{{identity}}/thumbnails", include_in_schema=False)
     async def thumbnails(identity: str) -> Response:

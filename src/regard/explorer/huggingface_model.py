@@ -113,6 +113,9 @@ class HuggingFaceModel:
 
     def trust(self, run: Run, row: int | None, attention: str | None, cancelled: Cancelled) -> dict[str, Any]:
         """How far attention explains one output of a run; see `trust`."""
+        if self.task == "fill" and run.task == "embed":
+            mask = self.tokenizer.mask_token
+            return {"reason": f"Without {mask} the model chooses nothing; put {mask} in place of a word."}
         with self._lock:
             result = trust(run, lambda: make_probe(self, run, row, attention), attention, cancelled)
         if "attention" in result:

@@ -127,15 +127,15 @@ class Run:
             "rowsEditable": self.rows_editable.get(name, True),
         }
 
-    def figures(self) -> list[dict[str, Any]]:
+    def head_statistics(self) -> list[dict[str, Any]]:
         """Mean entropy and distance of the heads of every map: too slow for what the first picture needs."""
-        figures = []
+        statistics = []
         for name in self.names:
             kind, weights = kind_of(name), self.map(self.names.index(name))
             distance = None if kind == "pooling" else _mean_distance(weights, kind)
             entropy = [round(x, 4) for x in _mean_entropy(weights).tolist()]
-            figures.append({"entropy": entropy, "distance": distance})
-        return figures
+            statistics.append({"entropy": entropy, "distance": distance})
+        return statistics
 
     def thumbnails(self) -> bytes:
         """Every head of every map in order, one byte per cell, 255 for the largest weight of the head."""

@@ -66,10 +66,10 @@ export const gold = (run, map, head, links) =>
 export const diversity = async (run, map) => (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
 
 /** Add the mean entropy and distance of its heads to every map of a run. */
-export function figures(run) {
-  run.figures ??= ofRun(run, (id) => answer(`runs/${id}/figures`)).then((response) => response.json())
+export function headStatistics(run) {
+  run.statistics ??= ofRun(run, (id) => answer(`runs/${id}/statistics`)).then((response) => response.json())
     .then((all) => all.forEach((found, i) => Object.assign(run.maps[i], found)));
-  return run.figures;
+  return run.statistics;
 }
 
 /** Thumbnails of all heads: one list per map, each with bytes of rows × columns. */

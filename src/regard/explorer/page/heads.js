@@ -35,7 +35,7 @@ function thumbnail(bytes, rows, columns, colours) {
 }
 
 /** The entropy and distance of a head, once they are there. */
-const figures = (map, h) => Object.entries(UNITS).filter(([name]) => map[name])
+const statistics = (map, h) => Object.entries(UNITS).filter(([name]) => map[name])
   .map(([name, unit]) => `${name} ${map[name][h].toFixed(name === "entropy" ? 2 : 1)} ${unit}`).join(" · ");
 
 /** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
@@ -46,7 +46,7 @@ function limit(name, run, onchange) {
   const show = (to) => { range.hidden = !to; shown.textContent = to ? `${range.value} ${UNITS[name]}` : ""; };
   async function choose(to) {
     if (to && !range.max) {
-      await api.figures(run);
+      await api.headStatistics(run);
       const most = Math.max(0.1, ...run.maps.flatMap((map) => map[name] ?? []));
       range.max = most.toFixed(1);
       range.value = value ?? (most / 2).toFixed(1);
@@ -118,7 +118,7 @@ export function headsView(run, model, actions) {
   function layer(map, i) {
     const buttons = bytes[i].map((cells, h) => (passes(map, h) ? el("button", {
       class: "thumb", type: "button", "aria-pressed": "false", "aria-label": `${map.kind} layer ${map.layer + 1} head ${h + 1}`,
-      title: figures(map, h),
+      title: statistics(map, h),
       "data-map": i, "data-head": h,
       onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
     }, thumbnail(cells, ...map.thumbnail, colours)) : null)).filter(Boolean);
@@ -164,7 +164,7 @@ export function headsView(run, model, actions) {
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
     title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
-    detail.textContent = figures(map, head);
+    detail.textContent = statistics(map, head);
     const weights = await api.head(run, index, head, stage);
     shownStage = stage;
     rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));
@@ -181,15 +181,15 @@ export function headsView(run, model, actions) {
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
     choose(Math.min(Math.max(0, matrix.row < 0 ? Number(state.row) : matrix.row), rows.length - 1), -1);
     trust.update(map);
-    await showFigures();
+    await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
   }
 
   /** Write entropy and distance where they belong; they come after the first picture. */
-  async function showFigures() {
-    await api.figures(run);
-    for (const button of overview.querySelectorAll(".thumb")) button.title = figures(run.maps[button.dataset.map], button.dataset.head);
-    detail.textContent = figures(run.maps[index], head);
+  async function showStatistics() {
+    await api.headStatistics(run);
+    for (const button of overview.querySelectorAll(".thumb")) button.title = statistics(run.maps[button.dataset.map], button.dataset.head);
+    detail.textContent = statistics(run.maps[index], head);
   }
 
   async function start() {

@@ -49,7 +49,7 @@ async function ofRun(run, method, ...args) {
 
 /** Run a text again with a base, for what changed attention does. */
 export const runAgainst = async (base, request) => Object.assign(await ofRun(base, "runAgainst", request), { request });
-export const figures = async () => {}; // the maps of a run have them
+export const headStatistics = async () => {}; // the maps of a run have them
 export const thumbnails = (run) => ofRun(run, "thumbnails");
 
 const heads = new Map(), KEPT = 64;
