@@ -22,8 +22,8 @@ def gold(sure, possible=""):
 
 
 def test_precision_recall_and_error_rate_by_hand():
-    # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is
-    # missed.
+    # 5 predicted links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong.
+    # 3 sure links, of which 2-2 is missed.
     scores = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
     assert scores.precision == pytest.approx(3 / 5)
     assert scores.recall == pytest.approx(2 / 3)
@@ -39,7 +39,7 @@ LINKS = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=
 
 
 @given(st.lists(st.tuples(LINKS, LINKS, LINKS), min_size=1, max_size=4))
-def test_the_definition_of_och_and_ney_in_exact_numbers(sentences):
+def test_scores_equal_the_definition_of_och_and_ney(sentences):
     results = [a for a, _, _ in sentences]
     expected = [Gold(s, s | p) for _, s, p in sentences]
     a = {(i, *link) for i, item in enumerate(results) for link in item}
@@ -68,7 +68,7 @@ def test_links_and_gold_must_have_the_same_number_of_sentences():
         score([frozenset()], [gold(""), gold("")])
 
 
-WANTED = [gold("0-0 1-2", "1-1"), gold(""), gold("", "0-3")]
+EXPECTED = [gold("0-0 1-2", "1-1"), gold(""), gold("", "0-3")]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ WANTED = [gold("0-0 1-2", "1-1"), gold(""), gold("", "0-3")]
 def test_all_formats_give_the_same_links(tmp_path, text):
     (tmp_path / "gold").write_text(text)
     (tmp_path / "gold.gz").write_bytes(gzip.compress(text.encode()))
-    assert read_gold(tmp_path / "gold") == read_gold(tmp_path / "gold.gz") == WANTED
-    turned = read_gold(tmp_path / "gold", flip=True)
-    assert turned[0] == gold("0-0 2-1", "1-1") and turned[2] == gold("", "3-0")
+    assert read_gold(tmp_path / "gold") == read_gold(tmp_path / "gold.gz") == EXPECTED
+    flipped = read_gold(tmp_path / "gold", flip=True)
+    assert flipped[0] == gold("0-0 2-1", "1-1") and flipped[2] == gold("", "3-0")
 
 
 def test_base_sets_the_number_of_the_first_word(tmp_path):
@@ -91,19 +91,19 @@ def test_base_sets_the_number_of_the_first_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "base", "message"),
+    ("text", "message"),
     [
-        ("0-0\n0-0 x\n", None, "line 2 of .* has 'x' instead of a link such as 0-0"),
-        ("0-1 1p1\n", None, "a word number 0 although words are counted from 1"),
-        ("0 1 1 S\n", None, "a link of sentence 0"),
-        ("99999999 1 1 S\n", None, "a link of sentence 99999999"),
-        ("0-0:S\n", None, "'0-0:S'"),
+        ("0-0\n0-0 x\n", "line 2 of .* has 'x' instead of a link such as 0-0"),
+        ("0-1 1p1\n", "a word number 0 although words are counted from 1"),
+        ("0 1 1 S\n", "a link of sentence 0"),
+        ("99999999 1 1 S\n", "a link of sentence 99999999"),
+        ("0-0:S\n", "'0-0:S'"),
     ],
 )
-def test_invalid_gold_files_are_errors(tmp_path, text, base, message):
+def test_invalid_gold_files_are_errors(tmp_path, text, message):
     (tmp_path / "gold").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_gold(tmp_path / "gold", base=base)
+        read_gold(tmp_path / "gold")
 
 
 def test_an_invalid_base_is_an_error(tmp_path):
@@ -112,13 +112,13 @@ def test_an_invalid_base_is_an_error(tmp_path):
 
 
 def test_gold_links_must_match_the_text_lengths():
-    assert validate_gold(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
+    assert validate_gold(EXPECTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*EXPECTED, gold("")]
     with pytest.raises(
         DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words; try flip"
     ):
-        validate_gold(WANTED, [(2, 3), (1, 1), (4, 1)])
+        validate_gold(EXPECTED, [(2, 3), (1, 1), (4, 1)])
     with pytest.raises(DataError, match="3 sentences and the text 1"):
-        validate_gold(WANTED, [(2, 3)])
+        validate_gold(EXPECTED, [(2, 3)])
 
 
 @pytest.fixture
@@ -129,34 +129,35 @@ def corpora():
     return folder
 
 
-def sizes(*paths):
+def lengths(*paths):
+    """(source words, target words) of each sentence pair of two gzipped files."""
     texts = [gzip.decompress(path.read_bytes()).decode().splitlines() for path in paths]
     return [(len(s.split()), len(t.split())) for s, t in zip(*texts, strict=True)]
 
 
-def test_the_hansards_have_the_links_that_the_shared_task_counts(corpora):
+def count_sure(sentences):
+    return sum(len(sentence.sure) for sentence in sentences)
+
+
+def test_the_hansards_have_as_many_links_as_the_shared_task_reports(corpora):
     folder = corpora / "align-hansards-en-fr"
     for split, sure, possible in (("test", 4038, 13400), ("dev", 338, 1446)):
         by_sentence, by_link = (
             read_gold(folder / f"{split}.{name}.gz") for name in ("talp", "wa.nonullalign")
         )
         assert by_sentence == validate_gold(
-            by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz")
+            by_link, lengths(folder / f"{split}.en.gz", folder / f"{split}.fr.gz")
         )
-        assert sum(len(g.sure) for g in by_sentence) == sure
+        assert count_sure(by_sentence) == sure
         assert sum(len(g.possible - g.sure) for g in by_sentence) == possible
 
 
 def test_the_europarl_links_match_their_texts_in_both_directions(corpora):
     folder = corpora / "align-europarl-de-en"
     german, english = folder / "test.de.gz", folder / "test.en.gz"
-    assert (
-        sum(
-            len(g.sure) for g in validate_gold(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english))
-        )
-        == 1232
-    )
-    turned = read_gold(folder / "test.de-en.wa.gz", flip=True)
-    assert sum(len(g.sure) for g in validate_gold(turned, sizes(english, german))) == 1232
+    links = read_gold(folder / "test.de-en.wa.gz")
+    assert count_sure(validate_gold(links, lengths(german, english))) == 1232
+    flipped = read_gold(folder / "test.de-en.wa.gz", flip=True)
+    assert count_sure(validate_gold(flipped, lengths(english, german))) == 1232
     with pytest.raises(DataError, match="flip"):
-        validate_gold(turned, sizes(german, english))
+        validate_gold(flipped, lengths(german, english))

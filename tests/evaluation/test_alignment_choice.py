@@ -39,9 +39,9 @@ def test_the_choice_has_the_lowest_error_of_all_combinations():
 
 
 def test_perfect_weights_are_chosen():
-    right = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])  # (target, source)
-    forward = {**random_weights(3, "a"), "right": [right] * 2}
-    backward = {**random_weights(4, "x"), "right": [right.T] * 2}
+    correct = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])  # (target, source)
+    forward = {**random_weights(3, "a"), "right": [correct] * 2}
+    backward = {**random_weights(4, "x"), "right": [correct.T] * 2}
     choice = choose_alignment(forward, backward, GOLD)
     assert choice.score.aer == 0 and "right" in str(choice)
     with pytest.raises(OptionError, match="no weights to choose from"):

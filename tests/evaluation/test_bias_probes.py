@@ -51,7 +51,7 @@ def test_marks_become_two_sentences_that_differ_in_one_word():
         ("the [doctor left {she|he}", "has a bracket without its partner"),
     ],
 )
-def test_wrong_marks_are_named(template, message):
+def test_wrong_marks_are_errors(template, message):
     with pytest.raises(DataError) as error:
         ProbeSentence.parse(template)
     assert message in str(error.value)
@@ -73,7 +73,7 @@ def test_log_probabilities_are_those_of_the_softmax_worked_by_hand(transformer):
     assert probed.log_odds == pytest.approx(probed.alternatives[0].log_prob - probed.alternatives[1].log_prob)
 
 
-def test_attention_is_that_of_the_pronoun_s_query_to_the_nouns(transformer):
+def test_attention_is_from_the_pronoun_to_the_nouns(transformer):
     probed = bias_probe(transformer, [SENTENCE]).sentences[0]
     she = probed.alternatives[0]
     ids = [BOS, *transformer.target_tokenizer.encode("the doctor met the nurse when she left")]
@@ -83,18 +83,13 @@ def test_attention_is_that_of_the_pronoun_s_query_to_the_nouns(transformer):
     for name in seen:
         expected = seen[name].weights(batch=0)[:, 7][:, [2, 5]]  # after BOS: doctor is 2, nurse 5, she 7
         torch.testing.assert_close(she.attention[name].float(), expected)
-    first = (
-        she.attention["decoder.layers.0.attention.self"]
-        if "decoder.layers.0.attention.self" in seen
-        else None
-    )
+    first = she.attention["decoder.layers.0.attention.self"]
     shares = probed.shares(0)
     assert shares.shape == (2, 2, 2) and torch.allclose(shares.sum(-1), torch.ones(2, 2).double())
-    if first is not None:
-        torch.testing.assert_close(shares[0], first / first.sum(-1, keepdim=True))
+    torch.testing.assert_close(shares[0], first / first.sum(-1, keepdim=True))
 
 
-def test_the_attention_shift_is_the_mean_difference_of_the_first_noun_s_share(transformer):
+def test_the_attention_shift_is_the_mean_change_of_the_first_nouns_share(transformer):
     result = bias_probe(transformer, [SENTENCE, "the [nurse] met the [doctor] when {she|he} left"])
     expected = sum(probed.shares(1)[..., 0] - probed.shares(0)[..., 0] for probed in result.sentences) / 2
     torch.testing.assert_close(result.attention_shift, expected)
@@ -156,7 +151,7 @@ def test_a_masked_model_of_hugging_face_predicts_the_masked_word():
         assert alternative.continuation is None and len(alternative.attention) == 2
 
 
-def test_models_of_another_shape_are_refused():
+def test_only_language_models_are_accepted():
     with pytest.raises(OptionError, match="a bias probe takes a language model, and this is a classifier"):
         bias_probe(regard.build({"kind": "classifier", "dim": 8}, 20, 6), [SENTENCE])
     with pytest.raises(OptionError, match="got Linear"):

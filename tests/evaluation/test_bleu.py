@@ -56,9 +56,9 @@ sentences = st.lists(st.sampled_from("a b c d e".split()), max_size=14)
 def test_sacrebleu_without_smoothing_and_tokenisation_agrees(reference, hypothesis):
     from sacrebleu.metrics.bleu import BLEU
 
-    peer = BLEU(tokenize="none", smooth_method="none", effective_order=False, force=True)
-    theirs = peer.sentence_score(" ".join(hypothesis), [" ".join(reference)]).score
-    assert sentence_bleu(reference, hypothesis) == pytest.approx(theirs / 100, abs=1e-12)
+    theirs = BLEU(tokenize="none", smooth_method="none", effective_order=False, force=True)
+    expected = theirs.sentence_score(" ".join(hypothesis), [" ".join(reference)]).score / 100
+    assert sentence_bleu(reference, hypothesis) == pytest.approx(expected, abs=1e-12)
 
 
 def test_tokens_need_not_be_words():
@@ -75,27 +75,25 @@ def test_corpus_bleu_sums_counts_before_dividing():
         sum((ngrams(r, n) & ngrams(h, n)).total() for r, h in zip(references, hypotheses, strict=True))
         for n in (1, 2, 3, 4)
     ]
-    places = [sum(ngrams(h, n).total() for h in hypotheses) for n in (1, 2, 3, 4)]
-    expected = math.exp(1 - 14 / 13) * math.prod(m / p for m, p in zip(matches, places, strict=True)) ** (
-        1 / 4
-    )
+    totals = [sum(ngrams(h, n).total() for h in hypotheses) for n in (1, 2, 3, 4)]
+    precisions = [m / n for m, n in zip(matches, totals, strict=True)]
+    expected = math.exp(1 - 14 / 13) * math.prod(precisions) ** (1 / 4)
     lines = [[" ".join(s) for s in side] for side in (hypotheses, references)]
     assert corpus_bleu(*lines, tokenize="none") == pytest.approx(100 * expected, abs=1e-9)
-    assert corpus_bleu(lines[0], [lines[1], lines[0]], tokenize="none") == pytest.approx(
-        100
-    )  # the second reference is met
+    # The hypothesis equals the second reference.
+    assert corpus_bleu(lines[0], [lines[1], lines[0]], tokenize="none") == pytest.approx(100)
 
 
-def test_tokenisation_and_case_change_corpus_bleu_as_they_should():
+def test_corpus_bleu_depends_on_tokenisation_and_case():
     hypotheses, references = (
         ["The cat sat on the mat .", "Yes , it did ."],
         ["The cat sat on the mat.", "Yes, it did."],
     )
     assert corpus_bleu(hypotheses, references) == pytest.approx(100)
     assert corpus_bleu(hypotheses, references, tokenize="none") < 60
-    shouted = [line.upper() for line in hypotheses]
-    assert corpus_bleu(shouted, references) < 30
-    assert corpus_bleu(shouted, references, lowercase=True) == pytest.approx(100)
+    uppercase = [line.upper() for line in hypotheses]
+    assert corpus_bleu(uppercase, references) < 30
+    assert corpus_bleu(uppercase, references, lowercase=True) == pytest.approx(100)
 
 
 def test_unequal_line_counts_name_both():

@@ -1,4 +1,4 @@
-"""Calibration by hand, against scikit-learn's Brier score, and on calibrated predictions."""
+"""Calibration worked by hand, against scikit-learn's Brier score, and on calibrated predictions."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,8 @@ TWO = ["no", "yes"]
 
 def test_two_bins_worked_by_hand():
     p = np.array([[0.2, 0.8], [0.1, 0.9], [0.6, 0.4], [0.9, 0.1]])
-    result = calibration(
-        ["yes", "no", "no", "no"], p, TWO, bins=2
-    )  # all above one half: confidence 0.8, 0.9, 0.6, 0.9
+    # The confidences 0.8, 0.9, 0.6 and 0.9 are all in the second bin.
+    result = calibration(["yes", "no", "no", "no"], p, TWO, bins=2)
     assert [bin.texts for bin in result.bins] == [0, 4]
     assert result.bins[0].confidence is None
     assert result.bins[1].confidence == pytest.approx(0.8)

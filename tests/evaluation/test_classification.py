@@ -11,10 +11,10 @@ from regard.errors import DataError, OptionError
 from regard.evaluation.classification import accuracy, confusion, macro_f1, scores
 
 LABELS = ["a", "b", "c", "d"]
-DRAWN = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), min_size=1, max_size=60)
+LABEL_PAIRS = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), min_size=1, max_size=60)
 
 
-@given(DRAWN)
+@given(LABEL_PAIRS)
 def test_all_scores_equal_scikit_learns(pairs):
     metrics = pytest.importorskip("sklearn.metrics")
     gold, predicted = map(list, zip(*pairs, strict=True))
@@ -77,11 +77,11 @@ def test_with_many_labels_the_most_frequent_mistakes_are_listed():
 
 def test_json_contains_all_scores():
     result = scores(["a", "b"], ["a", "a"], np.array([[0.9, 0.1], [0.6, 0.4]]), ["a", "b"])
-    read = json.loads(json.dumps(result.as_dict()))
-    assert read["accuracy"] == 0.5
-    assert read["classes"]["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1}
-    assert read["confusion"] == {"labels": ["a", "b"], "counts": [[1, 0], [1, 0]]}
-    assert read["calibration"]["brier"] == pytest.approx(result.calibration.brier)
+    loaded = json.loads(json.dumps(result.as_dict()))
+    assert loaded["accuracy"] == 0.5
+    assert loaded["classes"]["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1}
+    assert loaded["confusion"] == {"labels": ["a", "b"], "counts": [[1, 0], [1, 0]]}
+    assert loaded["calibration"]["brier"] == pytest.approx(result.calibration.brier)
 
 
 def test_plots_are_written(tmp_path):

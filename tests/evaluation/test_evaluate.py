@@ -1,4 +1,4 @@
-"""evaluate and metrics: which data is evaluated, how it is read, and perplexity by plain arithmetic.
+"""Tests of evaluate.py: which data is evaluated, how it is read, and perplexity by plain arithmetic.
 
 Covers evaluators.py.
 """
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.data.datasets import load_split
-from regard.data.tokenizer import Tokenizer
+from regard.data.tokenizer import BOS, EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.evaluation.evaluate import (
     data_section,
@@ -27,7 +27,7 @@ CARD = {
 }
 
 
-def test_data_is_the_models_own_corpus_another_corpus_or_files():
+def test_the_data_is_the_models_corpus_another_corpus_or_files():
     assert data_section(CARD) == CARD["recipe"]["data"]
     assert data_section(CARD, ["multi30k"]) == {
         "corpus": "multi30k",
@@ -53,15 +53,12 @@ def test_the_default_split_is_test_or_else_validation():
 
 
 def language_model(mode, tmp_path, monkeypatch, length=8):
+    """A language model with random weights; returns it, its test data and the lines of this data."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     text = ["to be or not", "", "to be that is the question"] * 4
     (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
-    kind = "recurrent" if mode == "stream" else "transformer"
-    decoder = (
-        {"kind": kind}
-        if mode == "stream"
-        else {"kind": kind, "layers": 1, "heads": 2, "inner": 8, "position": "rotary"}
-    )
+    transformer = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 8, "position": "rotary"}
+    decoder = {"kind": "recurrent"} if mode == "stream" else transformer
     changes = {
         "task": "language",
         "data": {"test": [], "train": ["x"], "validation": ["x"]},
@@ -79,28 +76,25 @@ def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypat
     model, data, text = language_model(mode, tmp_path, monkeypatch)
     result = evaluate(model, data)
     assert result.language is not None
-    read = [line for line in text if line or mode != "lines"]
-    rows = [[*model.target_tokenizer.encode(line), 3] for line in read]
+    lines = [line for line in text if line or mode != "lines"]  # mode "lines" drops empty lines
+    rows = [[*model.target_tokenizer.encode(line), EOS] for line in lines]
     assert result.language.tokens == sum(map(len, rows))
-    assert result.language.text.words == sum(len(line.split()) + 1 for line in read)
+    assert result.language.text.words == sum(len(line.split()) + 1 for line in lines)
     if mode == "lines":
-        pieces = [([2, *row[:-1]], row) for row in rows]
+        pieces = [([BOS, *row[:-1]], row) for row in rows]
     else:
         flat = [token for row in rows for token in row]
-        size = (
-            len(flat) if mode == "stream" else 8
-        )  # a recurrent state is kept between windows; a Transformer sees one window only
-        pieces = [([2, *flat][i : i + size], flat[i : i + size]) for i in range(0, len(flat), size)]
-    if mode != "crops":  # there the text is cut in as many parts as fit a batch, so windows begin elsewhere
+        # A recurrent state is kept between windows; a Transformer sees one window only.
+        size = len(flat) if mode == "stream" else 8
+        pieces = [([BOS, *flat][i : i + size], flat[i : i + size]) for i in range(0, len(flat), size)]
+    if mode != "crops":  # a batch of crops starts at several places of the text, so its windows differ
         nll = 0.0
         with torch.no_grad():
-            for given, wanted in pieces:
-                scores = model(torch.tensor([given])).log_softmax(-1)[0]
-                nll -= float(scores[range(len(wanted)), wanted].sum())
+            for inputs, labels in pieces:
+                scores = model(torch.tensor([inputs])).log_softmax(-1)[0]
+                nll -= float(scores[range(len(labels)), labels].sum())
         assert result.language.nll == pytest.approx(nll, rel=1e-9)
-        assert result.language.perplexity == pytest.approx(
-            math.exp(nll / len([t for row in rows for t in row])), rel=1e-9
-        )
+        assert result.language.perplexity == pytest.approx(math.exp(nll / sum(map(len, rows))), rel=1e-9)
 
 
 def test_every_token_is_predicted_once_with_any_window_length(tmp_path, monkeypatch):
@@ -113,7 +107,9 @@ def test_every_token_is_predicted_once_with_any_window_length(tmp_path, monkeypa
             for row, n in zip(batch.target, batch.target_lengths.tolist(), strict=True)
             for i in range(n)
         ]
-        assert sorted(labels) == sorted(t for line in text for t in [*model.target_tokenizer.encode(line), 3])
+        assert sorted(labels) == sorted(
+            t for line in text for t in [*model.target_tokenizer.encode(line), EOS]
+        )
 
 
 def test_translation_options_are_errors_for_a_language_model(tmp_path, monkeypatch):

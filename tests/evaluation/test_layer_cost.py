@@ -1,4 +1,4 @@
-"""Layer costs against the lecture's table, torch's FLOP counter and true dependencies."""
+"""Layer costs against the lecture's table, torch's FLOP counter and dependencies measured by gradients."""
 
 import pytest
 import torch
@@ -24,8 +24,8 @@ def test_quoted_and_counted_costs_of_the_lectures_table():
     assert full.parameters == band.parameters == 3 * M * M
     assert full.parts == {"projections": 3 * T * M * M, "energies": T * T * M, "values": T * T * M}
     assert (full.path_length, full.steps) == (1, 1)
-    seen = sum(min(T, t + K // 2 + 1) - max(0, t - K // 2) for t in range(T))
-    assert band.parts["energies"] == seen * M
+    allowed = sum(min(T, t + K // 2 + 1) - max(0, t - K // 2) for t in range(T))
+    assert band.parts["energies"] == allowed * M
     assert band.path_length == -(-(T - 1) // (K // 2))  # about 2T/K, where T/K is quoted
 
 
@@ -60,8 +60,8 @@ def test_operations_agree_with_torchs_counter(layer, monkeypatch):
     assert 2 * cost(layer, T).operations == counter.get_total_flops()
 
 
-def depends(layer, T):
-    """Which inputs each output depends on, by gradients."""
+def dependencies(layer, T):
+    """(T, T) booleans: whether output t depends on input s, found by gradients."""
     x = torch.randn(T, M, dtype=torch.float64, requires_grad=True)
     out = layer.double()(x[None])[0]
     return torch.stack(
@@ -85,14 +85,14 @@ def depends(layer, T):
 )
 def test_path_length_equals_that_of_the_dependencies(layer):
     T = 20
-    step = depends(layer, T) | torch.eye(T, dtype=torch.bool)
-    reached, hops = step, 1
+    step = dependencies(layer, T) | torch.eye(T, dtype=torch.bool)
+    reached, layers = step, 1
     while True:
-        wider = (reached.float() @ step.float()) > 0
-        if torch.equal(wider, reached):
+        with_one_more = (reached.float() @ step.float()) > 0
+        if torch.equal(with_one_more, reached):
             break
-        reached, hops = wider, hops + 1
-    assert cost(layer, T).path_length == hops
+        reached, layers = with_one_more, layers + 1
+    assert cost(layer, T).path_length == layers
 
 
 @pytest.mark.parametrize("heads", [None, 2])
@@ -102,9 +102,7 @@ def test_the_vector_of_an_additive_energy_is_not_counted_as_a_projection(heads):
     assert result.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
     assert result.parts["energies"] == 2 * T * T * 5  # v, once per pair and head
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        layer.energy(
-            torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
-        )  # the counter sees its matrix products only
+        layer.energy(torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8))  # only matrix products are counted
     assert 2 * result.parts["energy's own projections"] == counter.get_total_flops()
 
 

@@ -33,9 +33,9 @@ def test_the_examples_of_the_lecture_have_their_properties(layer, separable, equ
 
 
 def test_a_position_dependent_layer_is_neither_separable_nor_equivariant():
-    place = regard.Sinusoidal(8)
-    assert not is_separable(place)
-    assert not is_equivariant(place)
+    positions = regard.Sinusoidal(8)
+    assert not is_separable(positions)
+    assert not is_equivariant(positions)
 
 
 def test_any_function_can_be_tested_and_the_layer_is_unchanged():

@@ -69,8 +69,7 @@ def test_pair_retrieval_uses_both_directions_and_ties_count_against_it():
     assert pair_retrieval(a, a) == {"accuracy": 1.0, "mrr": 1.0}
     swapped = pair_retrieval(a, a[[1, 0, 2]])
     assert swapped["accuracy"] == pytest.approx(1 / 3)
-    assert swapped["mrr"] == pytest.approx(
-        (1 / 3 + 1 / 3 + 1) / 3
-    )  # cosine 0 twice and 1 once: rank 3 for the swapped
+    # A swapped text has cosine 0 with its pair: it ties with another text and gets the lower rank, 3.
+    assert swapped["mrr"] == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)
     same = np.ones((4, 1), np.float32)
     assert pair_retrieval(same, same) == {"accuracy": 0.0, "mrr": 0.25}

@@ -13,7 +13,7 @@ from regard.evaluation.translation import corpus_bleu, translation_scores
 from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE, translated
 
 
-def peers(hypotheses, documents, lowercase=False):
+def sacrebleu_scores(hypotheses, documents, lowercase=False):
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     result = {}
@@ -33,7 +33,7 @@ def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
     scores = translation_scores(
         HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase
     )
-    for name, (score, signature) in peers(HYPOTHESIS, documents, lowercase).items():
+    for name, (score, signature) in sacrebleu_scores(HYPOTHESIS, documents, lowercase).items():
         assert getattr(scores, name) == pytest.approx(score, abs=1e-9)
         assert scores.signatures[name] == signature
     assert f"nrefs:{references}|" in scores.signatures["bleu"]
@@ -97,19 +97,15 @@ def test_a_tokenisation_whose_package_is_missing_says_so():
         translation_scores(HYPOTHESIS, REFERENCE, tokenize="ja-mecab")
 
 
-def test_the_order_of_lines_does_not_matter_to_a_corpus():
+def test_the_order_of_lines_does_not_change_corpus_bleu():
     order = random.Random(0).sample(range(len(HYPOTHESIS)), len(HYPOTHESIS))
-    turned = translation_scores([HYPOTHESIS[i] for i in order], [REFERENCE[i] for i in order])
-    assert turned.bleu == pytest.approx(translation_scores(HYPOTHESIS, REFERENCE).bleu, abs=1e-9)
+    shuffled = translation_scores([HYPOTHESIS[i] for i in order], [REFERENCE[i] for i in order])
+    assert shuffled.bleu == pytest.approx(translation_scores(HYPOTHESIS, REFERENCE).bleu, abs=1e-9)
 
 
 def test_importing_the_scores_loads_neither_sacrebleu_nor_matplotlib():
     names = "translation, bleu, by_length, perplexity, training_cost, input_checks"
     code = f"import sys; from regard.evaluation import {names}; "
     code += "print(*({'sacrebleu', 'matplotlib', 'rich'} & set(sys.modules)))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == ""
-    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == ""

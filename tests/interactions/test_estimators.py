@@ -1,4 +1,4 @@
-"""Estimators (estimator, linear, factorization): scikit-learn's checks, planted factors, options.
+"""Estimators pass scikit-learn's checks and recover planted factors.
 
 Covers estimator.py, factorization.py, linear_models.py.
 """
@@ -87,11 +87,11 @@ def test_planted_factors_are_recovered_where_a_linear_model_fails(model):
 def test_the_polynomial_model_cannot_predict_unseen_pairs():
     x, y = ratings()
     fitted = Polynomial2(penalty=0.1).fit(x[:1600], y[:1600])
-    seen = {tuple(row.indices) for row in x[:1600]}
-    new = np.array([tuple(row.indices) not in seen for row in x[1600:]])
-    alone = fitted.intercept_ + x @ (fitted.coef_ + fitted.W_.diagonal())
-    np.testing.assert_allclose(fitted.predict(x[1600:])[new], alone[1600:][new], atol=1e-9)
-    assert fitted.score(x[:1600], y[:1600]) > 0.9 > 0.4 > fitted.score(x[1600:][new], y[1600:][new])
+    trained = {tuple(row.indices) for row in x[:1600]}
+    is_new = np.array([tuple(row.indices) not in trained for row in x[1600:]])
+    without_products = fitted.intercept_ + x @ (fitted.coef_ + fitted.W_.diagonal())
+    np.testing.assert_allclose(fitted.predict(x[1600:])[is_new], without_products[1600:][is_new], atol=1e-9)
+    assert fitted.score(x[:1600], y[:1600]) > 0.9 > 0.4 > fitted.score(x[1600:][is_new], y[1600:][is_new])
 
 
 def test_factorization_classifiers_beat_logistic_regression():

@@ -13,7 +13,7 @@ from regard.interactions.formulas import LinearFormula, LowRank, Rendle
 SHAPES = given(st.integers(1, 6), st.integers(2, 7), st.integers(0, 10**6))
 
 
-def drawn(factors, width, seed, rows=4):
+def random_inputs(factors, width, seed, rows=4):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, width)) * (rng.random((rows, width)) < 0.7)
     p = {"b": rng.normal(), "w": rng.normal(size=width)}
@@ -25,25 +25,25 @@ def linear(x, p):
 
 
 @SHAPES
-def test_the_low_rank_form_is_the_polynomial_with_the_matrix_wtv(factors, width, seed):
-    x, p = drawn(factors, width, seed)
+def test_the_low_rank_form_is_a_polynomial_with_the_matrix_wtv(factors, width, seed):
+    x, p = random_inputs(factors, width, seed)
     matrix = p["W"] @ p["V"].T  # the lecture's WᵀV: its W is (K, M)
     by_pairs = [sum(matrix[i, j] * r[i] * r[j] for i in range(width) for j in range(width)) for r in x]
-    for given_x in (x, sparse.csr_matrix(x)):
-        np.testing.assert_allclose(LowRank().score(given_x, p) - linear(x, p), by_pairs, rtol=1e-9, atol=1e-9)
+    for inputs in (x, sparse.csr_matrix(x)):
+        np.testing.assert_allclose(LowRank().score(inputs, p) - linear(x, p), by_pairs, rtol=1e-9, atol=1e-9)
 
 
 @SHAPES
 def test_rendles_identity_equals_the_double_sum(factors, width, seed):
-    x, p = drawn(factors, width, seed)
+    x, p = random_inputs(factors, width, seed)
     v = p["V"]
     by_pairs = [sum(v[i] @ v[j] * r[i] * r[j] for i in range(width) for j in range(i + 1, width)) for r in x]
-    for given_x in (x, sparse.csr_matrix(x)):
-        np.testing.assert_allclose(Rendle().score(given_x, p) - linear(x, p), by_pairs, rtol=1e-9, atol=1e-9)
+    for inputs in (x, sparse.csr_matrix(x)):
+        np.testing.assert_allclose(Rendle().score(inputs, p) - linear(x, p), by_pairs, rtol=1e-9, atol=1e-9)
 
 
 @SHAPES
-def test_matrix_factorisation_is_the_machine_with_block_matrices_and_the_symmetric_form(factors, width, seed):
+def test_matrix_factorisation_is_a_factorisation_machine_with_block_matrices(factors, width, seed):
     rng = np.random.default_rng(seed)
     users = int(rng.integers(1, width))
     w, v = rng.normal(size=(factors, users)), rng.normal(size=(factors, width - users))
@@ -60,16 +60,14 @@ def test_matrix_factorisation_is_the_machine_with_block_matrices_and_the_symmetr
     symmetric = 0.5 * (left.T @ right + right.T @ left)
     assert x @ symmetric @ x == pytest.approx(expected)
     assert np.linalg.matrix_rank(symmetric) == 2 * np.linalg.matrix_rank(w.T @ v) <= 2 * factors
-    twice = {
-        "W": 0.5 * np.vstack([left, right]).T,
-        "V": np.vstack([right, left]).T,
-    }  # 2K factors give the symmetric matrix itself
+    # 2K factors give the symmetric matrix itself.
+    twice = {"W": 0.5 * np.vstack([left, right]).T, "V": np.vstack([right, left]).T}
     np.testing.assert_allclose(twice["W"] @ twice["V"].T, symmetric, atol=1e-12)
     assert LowRank().score(x[None], p | twice)[0] == pytest.approx(expected)
 
 
 @SHAPES
-def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence(factors, width, seed):
+def test_bilinear_attention_energies_are_a_factorisation_machine_on_each_pair_of_steps(factors, width, seed):
     torch.manual_seed(seed)
     energy = regard.Bilinear(width, rank=factors).double()
     sequence = torch.randn(1, 5, width, dtype=torch.float64)  # one head, 5 steps
@@ -81,35 +79,35 @@ def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence
     zero = np.zeros((width, factors))
     pairs = {"b": 0.0, "w": np.zeros(2 * width), "W": np.vstack([w.T, zero]), "V": np.vstack([zero, v.T])}
     for t in range(5):
-        both = np.hstack([np.tile(x[t], (5, 1)), x])  # (x_t, x_s) for every s
-        np.testing.assert_allclose(scores[t], LowRank().score(both, pairs), atol=1e-9)
+        pair = np.hstack([np.tile(x[t], (5, 1)), x])  # (x_t, x_s) for every s
+        np.testing.assert_allclose(scores[t], LowRank().score(pair, pairs), atol=1e-9)
 
 
 @pytest.mark.parametrize("form", [LinearFormula(), LowRank(), Rendle()], ids=lambda form: type(form).__name__)
 def test_gradients_match_finite_differences(form):
-    x, p = drawn(3, 5, 0)
+    x, p = random_inputs(3, 5, 0)
     slope = np.array([0.3, -1.0, 2.0, 0.7])
-    parsed = form.gradient(sparse.csr_matrix(x), p, slope)
+    gradient = form.gradient(sparse.csr_matrix(x), p, slope)
     for name in ("b", "w", *form.factors):
         flat = np.atleast_1d(np.asarray(p[name], float)).copy()
-        for place in np.ndindex(flat.shape):
-            ends = []
+        for index in np.ndindex(flat.shape):
+            values = []
             for step in (1e-6, -1e-6):
-                moved = flat.copy()
-                moved[place] += step
-                ends.append(slope @ form.score(x, p | {name: moved if name != "b" else moved[0]}))
-            assert np.atleast_1d(parsed[name])[place] == pytest.approx(
-                (ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-8
+                changed = flat.copy()
+                changed[index] += step
+                values.append(slope @ form.score(x, p | {name: changed if name != "b" else changed[0]}))
+            assert np.atleast_1d(gradient[name])[index] == pytest.approx(
+                (values[0] - values[1]) / 2e-6, rel=1e-6, abs=1e-8
             )
 
 
 def test_no_square_matrix_is_created_for_a_million_predictors():
-    """M×M would take 8 TB here."""
+    """An M×M matrix would take 8 TB."""
     rng = np.random.default_rng(0)
-    places = np.repeat(np.arange(50), 10), rng.integers(1_000_000, size=500)
-    x = sparse.csr_matrix((rng.normal(size=500), places), shape=(50, 1_000_000))
+    positions = np.repeat(np.arange(50), 10), rng.integers(1_000_000, size=500)
+    x = sparse.csr_matrix((rng.normal(size=500), positions), shape=(50, 1_000_000))
     p = {"b": 0.0, "w": np.zeros(x.shape[1])} | {name: rng.normal(size=(x.shape[1], 2)) for name in "WV"}
-    few = np.unique(x.indices)
-    small = {"b": 0.0, "w": p["w"][few], "W": p["W"][few], "V": p["V"][few]}
+    used = np.unique(x.indices)
+    parameters = {"b": 0.0, "w": p["w"][used], "W": p["W"][used], "V": p["V"][used]}
     for form in (LowRank(), Rendle()):
-        np.testing.assert_allclose(form.score(x, p), form.score(x[:, few].toarray(), small), atol=1e-12)
+        np.testing.assert_allclose(form.score(x, p), form.score(x[:, used].toarray(), parameters), atol=1e-12)

@@ -10,13 +10,15 @@ from regard.interactions.ratings import add_item_info, movielens_files, read_rat
 
 
 @pytest.fixture
-def written(tmp_path):
-    def inner(text, name="ratings.csv"):
+def write(tmp_path):
+    """A function that writes a text to a file, gzipped if the name ends in .gz, and returns the path."""
+
+    def write(text, name="ratings.csv"):
         path = tmp_path / name
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
         return path
 
-    return inner
+    return write
 
 
 def triples(ratings):
@@ -26,7 +28,7 @@ def triples(ratings):
     ]
 
 
-WANT = [("ann", "x", 4.0), ("bob", "x", 2.5), ("ann", "y,z", 1.0)]
+EXPECTED = [("ann", "x", 4.0), ("bob", "x", 2.5), ("ann", "y,z", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -39,13 +41,13 @@ WANT = [("ann", "x", 4.0), ("bob", "x", 2.5), ("ann", "y,z", 1.0)]
         ("r.csv", '\ufeffuser;item;rating\r\nann;x;4\r\n\r\nbob;x;2.5\r\nann;"y,z";1\r\n'),
     ],
 )
-def test_tables_are_read_with_any_separator(written, name, text):
-    assert triples(read_ratings([written(text, name)])) == WANT
+def test_tables_are_read_with_any_separator(write, name, text):
+    assert triples(read_ratings([write(text, name)])) == EXPECTED
 
 
-def test_columns_are_found_by_name_or_number(written):
-    path = written("when,who,what,much\n1,ann,x,4\n1,bob,x,2.5\n")
-    assert triples(read_ratings([path], {"user": "who", "item": "3", "rating": "Much"})) == WANT[:2]
+def test_columns_are_found_by_name_or_number(write):
+    path = write("when,who,what,much\n1,ann,x,4\n1,bob,x,2.5\n")
+    assert triples(read_ratings([path], {"user": "who", "item": "3", "rating": "Much"})) == EXPECTED[:2]
     with pytest.raises(DataError, match="no column 'whom' for the user; it has when, who, what, much"):
         read_ratings([path], {"user": "whom"})
     with pytest.raises(
@@ -74,9 +76,9 @@ def test_columns_are_found_by_name_or_number(written):
         ('user,item,rating\nann,"x,4\n', "line 2 of .* is not a valid table row"),
     ],
 )
-def test_invalid_ratings_are_named_by_line_and_column(written, text, message):
+def test_invalid_ratings_are_named_by_line_and_column(write, text, message):
     with pytest.raises(DataError, match=message):
-        read_ratings([written(text)])
+        read_ratings([write(text)])
 
 
 def test_lines_that_are_not_utf8_are_named(tmp_path):
@@ -85,25 +87,25 @@ def test_lines_that_are_not_utf8_are_named(tmp_path):
         read_ratings([tmp_path / "r.csv"])
 
 
-def test_the_last_rating_of_a_pair_counts_with_a_warning(written):
-    one, two = written("user,item,rating\nann,x,4\nbob,x,3\nann,x,1\n"), written("bob,x,5\n", "more.csv")
-    result = read_ratings([one, two])
+def test_the_last_rating_of_a_pair_counts_with_a_warning(write):
+    first = write("user,item,rating\nann,x,4\nbob,x,3\nann,x,1\n")
+    result = read_ratings([first, write("bob,x,5\n", "more.csv")])
     assert triples(result) == [("ann", "x", 1.0), ("bob", "x", 5.0)]
     assert result.repeated.startswith("2 ratings repeat a pair rated before (line 4 of ")
     assert "user ann rates item x again" in result.repeated
 
 
-def test_items_get_titles_and_genres_where_known(written):
-    ratings = read_ratings([written("user,item,rating\nann,7,4\nann,8,3\n")])
-    known = add_item_info(
-        ratings, written('movieId,title,genres\n9,Other,Drama\n7,"Misérables, Les",Drama|War\n', "movies.csv")
+def test_items_get_titles_and_genres_where_known(write):
+    ratings = read_ratings([write("user,item,rating\nann,7,4\nann,8,3\n")])
+    with_titles = add_item_info(
+        ratings, write('movieId,title,genres\n9,Other,Drama\n7,"Misérables, Les",Drama|War\n', "movies.csv")
     )
-    assert known.titles == ["Misérables, Les", "8"]
-    assert known.tags == [["Drama", "War"], []]
+    assert with_titles.titles == ["Misérables, Les", "8"]
+    assert with_titles.tags == [["Drama", "War"], []]
     with pytest.raises(DataError, match="line 1 of .*bad.csv has no column named title or genres, only a, b"):
-        add_item_info(ratings, written("a,b\n7,x\n", "bad.csv"))
+        add_item_info(ratings, write("a,b\n7,x\n", "bad.csv"))
     with pytest.raises(DataError, match="line 3 of .*short.csv has 1 columns but 3 are needed"):
-        add_item_info(ratings, written("id,title,genres\n7,x,y\n8\n", "short.csv"))
+        add_item_info(ratings, write("id,title,genres\n7,x,y\n8\n", "short.csv"))
 
 
 def test_movielens_is_found_by_name(tmp_path, monkeypatch):

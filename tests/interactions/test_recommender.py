@@ -1,8 +1,6 @@
-"""Recommenders (recommender, recommenders, cross_validation) on planted ratings, and `regard recommend`.
+"""Tests of recommender.py on generated ratings, and of `regard recommend`.
 
-Covers cross_validation.py, recommenders.py.
-
-Covers cli/recommend.py.
+Covers cross_validation.py, recommenders.py and cli/recommend.py.
 """
 
 import json
@@ -37,12 +35,12 @@ def ratings():
     """60 users with genre preferences, 40 films of one or two genres, 1500 ratings from 1 to 5."""
     rng = np.random.default_rng(0)
     tagged = [list(rng.choice(GENRES, rng.integers(1, 3), replace=False)) for _ in range(40)]
-    likes, good = rng.normal(size=(60, 3)), rng.normal(size=40)
+    likes, quality = rng.normal(size=(60, 3)), rng.normal(size=40)
     user, item = np.divmod(rng.permutation(60 * 40)[:1500], 40)
     taste = np.array(
         [np.mean([likes[u, GENRES.index(t)] for t in tagged[i]]) for u, i in zip(user, item, strict=True)]
     )
-    rating = np.clip(np.round(2 * (3 + 0.3 * good[item] + taste + 0.2 * rng.normal(size=1500))) / 2, 1, 5)
+    rating = np.clip(np.round(2 * (3 + 0.3 * quality[item] + taste + 0.2 * rng.normal(size=1500))) / 2, 1, 5)
     return Ratings(
         [f"u{n}" for n in range(60)],
         [f"i{n}" for n in range(40)],
@@ -70,7 +68,7 @@ def features(ratings):
 
 
 def test_a_recommender_predicts_like_its_estimator(ratings):
-    """Features are folded into one vector and one bias, also interactions within an item."""
+    """A recommender stores one vector and one bias per user and item, which sum up all their features."""
     rows = np.arange(1200)
     train, test = ratings.subset(rows), ratings.subset(np.arange(1200, 1500))
     groups = np.repeat([0, 1, 2], [60, 40, 3])
@@ -80,10 +78,10 @@ def test_a_recommender_predicts_like_its_estimator(ratings):
     }
     for kind, estimator in estimators.items():
         expected = estimator.fit(features(train), train.rating).predict(features(test))
-        labels = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
+        predicted = RECOMMENDERS[kind](train, RecommenderSettings(factors=2, seed=3)).predict(
             test.user, test.item
         )
-        np.testing.assert_allclose(labels, np.clip(expected, 1, 5), atol=1e-8)
+        np.testing.assert_allclose(predicted, np.clip(expected, 1, 5), atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", RECOMMENDERS)
@@ -91,10 +89,10 @@ def test_saving_and_loading_keeps_predictions(kind, ratings, tmp_path):
     fitted = RECOMMENDERS[kind](ratings, RecommenderSettings(factors=2, max_iter=3))
     fitted.card = {"kind": kind}
     fitted.save(tmp_path / "model")
-    again = Recommender.load(tmp_path / "model")
-    assert again.top("u5", 7) == fitted.top("u5", 7) and again.card == fitted.card
+    loaded = Recommender.load(tmp_path / "model")
+    assert loaded.top("u5", 7) == fitted.top("u5", 7) and loaded.card == fitted.card
     np.testing.assert_array_equal(
-        again.predict(ratings.user, ratings.item), fitted.predict(ratings.user, ratings.item)
+        loaded.predict(ratings.user, ratings.item), fitted.predict(ratings.user, ratings.item)
     )
 
 
@@ -104,10 +102,10 @@ def test_top_returns_unrated_items_by_predicted_rating(ratings):
     rated = {ratings.items[i] for i in ratings.item[ratings.user == 5]}
     assert {item for item, _, _ in top} == set(ratings.items) - rated
     assert [score for _, _, score in top] == sorted((score for _, _, score in top), reverse=True)
-    numbers = np.array([ratings.items.index(item) for item, _, _ in top])
-    np.testing.assert_allclose([score for _, _, score in top], fitted.predict(np.full(len(top), 5), numbers))
-    stranger = fitted.top("nobody", 3)
-    assert [item for item, _, _ in stranger] == [
+    indices = np.array([ratings.items.index(item) for item, _, _ in top])
+    np.testing.assert_allclose([score for _, _, score in top], fitted.predict(np.full(len(top), 5), indices))
+    for_unknown_user = fitted.top("nobody", 3)
+    assert [item for item, _, _ in for_unknown_user] == [
         fitted.items[i] for i in np.argsort(-fitted.item_bias, kind="stable")[:3]
     ]
 
@@ -127,7 +125,9 @@ def test_damaged_and_foreign_folders_are_errors(ratings, tmp_path):
         Recommender.load(tmp_path)
 
 
-def at(name, key, value):
+def json_value(name, key, value):
+    """Return a function that changes a value in a JSON file of a folder."""
+
     def edit(path):
         record = json.loads((path / name).read_text(encoding="utf-8"))
         (path / name).write_text(json.dumps(record | {key: value}), encoding="utf-8")
@@ -136,6 +136,8 @@ def at(name, key, value):
 
 
 def array(name, change):
+    """Return a function that changes an array of the weights in a folder."""
+
     def edit(path):
         states = load_file(path / "model.safetensors")
         save_file(states | {name: change(states[name])}, path / "model.safetensors")
@@ -144,34 +146,34 @@ def array(name, change):
 
 
 DAMAGES = {
-    "a number is a text": at("config.json", "intercept", "3"),
-    "a number is NaN": at("config.json", "high", float("nan")),
-    "factors are others": at("config.json", "factors", 7),
-    "format is a list": at("config.json", "format", [1]),
-    "kind is a block": at("config.json", "kind", {}),
-    "users are a text": at("names.json", "users", "u1"),
-    "users are numbers": at("names.json", "users", list(range(60))),
-    "fewer titles": at("names.json", "titles", ["one"]),
-    "another key": at("names.json", "films", []),
-    "a card that is no object": lambda path: (path / "card.json").write_text("[]"),
-    "deep names": lambda path: (path / "names.json").write_text("[" * 100_000 + "]" * 100_000),
+    "a string instead of a number": json_value("config.json", "intercept", "3"),
+    "NaN instead of a number": json_value("config.json", "high", float("nan")),
+    "another number of factors": json_value("config.json", "factors", 7),
+    "a list as the format": json_value("config.json", "format", [1]),
+    "an object as the kind": json_value("config.json", "kind", {}),
+    "a string instead of a list of users": json_value("names.json", "users", "u1"),
+    "numbers as users": json_value("names.json", "users", list(range(60))),
+    "fewer titles": json_value("names.json", "titles", ["one"]),
+    "an unknown key": json_value("names.json", "films", []),
+    "a card that is a list": lambda path: (path / "card.json").write_text("[]"),
+    "deeply nested names": lambda path: (path / "names.json").write_text("[" * 100_000 + "]" * 100_000),
     "NaN weights": array("item_bias", lambda x: x * np.nan),
-    "weights of integers": array("user_bias", lambda x: x.astype(np.int64)),
+    "integer weights": array("user_bias", lambda x: x.astype(np.int64)),
     "vectors of another shape": array("user_vectors", lambda x: x[:, :1]),
-    "rated items that are not there": array("rated", lambda x: x + 1000),
-    "counts of more": array("rated_counts", lambda x: x + 1),
-    "weights cut": lambda path: os.truncate(path / "model.safetensors", 100),
-    "weights of no bytes": lambda path: os.truncate(path / "model.safetensors", 0),
-    "weights missing": lambda path: (path / "model.safetensors").unlink(),
+    "rated items that do not exist": array("rated", lambda x: x + 1000),
+    "counts that are too large": array("rated_counts", lambda x: x + 1),
+    "truncated weights": lambda path: os.truncate(path / "model.safetensors", 100),
+    "empty weights": lambda path: os.truncate(path / "model.safetensors", 0),
+    "no weights": lambda path: (path / "model.safetensors").unlink(),
 }
 
 
-@pytest.mark.parametrize("checked", [True, False], ids=["with checksums", "without"])
+@pytest.mark.parametrize("checksums", [True, False], ids=["with checksums", "without checksums"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_changed_recommender_is_refused_with_a_sentence(ratings, tmp_path, damage, checked):
+def test_a_damaged_recommender_is_refused_in_one_sentence(ratings, tmp_path, damage, checksums):
     RECOMMENDERS["factorization"](ratings, RecommenderSettings(factors=3, max_iter=1)).save(tmp_path)
     DAMAGES[damage](tmp_path)
-    if not checked:
+    if not checksums:
         (tmp_path / "checksums.json").unlink()
     with pytest.raises(FolderError) as error:
         Recommender.load(tmp_path)
@@ -179,7 +181,7 @@ def test_a_changed_recommender_is_refused_with_a_sentence(ratings, tmp_path, dam
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "names.json", "card.json", "config.json"])
-def test_a_flipped_byte_of_a_recommender_is_found(ratings, tmp_path, name):
+def test_a_flipped_byte_of_a_recommender_is_detected(ratings, tmp_path, name):
     RECOMMENDERS["mean"](ratings, RecommenderSettings()).save(tmp_path)
     content = bytearray((tmp_path / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -191,9 +193,9 @@ def test_a_flipped_byte_of_a_recommender_is_found(ratings, tmp_path, name):
 
 
 def test_folds_cover_every_rating_once():
-    parts = splits(103, 5, seed=1)
-    assert sorted(np.concatenate([test for _, test in parts])) == list(range(103))
-    assert all(sorted(np.append(train, test)) == list(range(103)) for train, test in parts)
+    folds = splits(103, 5, seed=1)
+    assert sorted(np.concatenate([test for _, test in folds])) == list(range(103))
+    assert all(sorted(np.append(train, test)) == list(range(103)) for train, test in folds)
     with pytest.raises(OptionError, match="3 ratings cannot be split into 5 folds"):
         splits(3, 5)
 
@@ -205,11 +207,11 @@ def test_folds_cover_every_rating_once():
 def test_movielens_is_predicted_as_well_as_the_docs_say():
     """Five folds of surprise's SVD give 0.876 ± 0.006 when tuned."""
     files = movielens_files("movielens-latest-small")
-    real = add_item_info(read_ratings(files[:1]), files[1])
-    assert (len(real), len(real.users), len(real.items)) == (100_004, 671, 9066)
-    ((train, test),) = splits(len(real), None, 0.2, 0)
-    assert evaluate_split(real, "factorization", RecommenderSettings(), train, test).rmse < 0.88
-    assert evaluate_split(real, "machine", RecommenderSettings(), train, test).rmse < 0.85
+    movielens = add_item_info(read_ratings(files[:1]), files[1])
+    assert (len(movielens), len(movielens.users), len(movielens.items)) == (100_004, 671, 9066)
+    ((train, test),) = splits(len(movielens), None, 0.2, 0)
+    assert evaluate_split(movielens, "factorization", RecommenderSettings(), train, test).rmse < 0.88
+    assert evaluate_split(movielens, "machine", RecommenderSettings(), train, test).rmse < 0.85
 
 
 @pytest.fixture
@@ -231,18 +233,9 @@ def files(ratings, tmp_path):
 
 def test_the_command_fits_saves_and_recommends(run, files):
     code, out, err = run(
-        files / "ratings.csv",
-        "--items",
-        files / "films.csv",
-        "--factors",
-        3,
-        "-o",
-        files / "model",
-        "--user",
-        "u5",
-        "-n",
-        2,
-    )
+        files / "ratings.csv", "--items", files / "films.csv", "--factors", 3, "-o", files / "model",
+        "--user", "u5", "-n", 2,
+    )  # fmt: skip
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0] == "1,500 ratings of 40 items by 60 users"
@@ -251,27 +244,18 @@ def test_the_command_fits_saves_and_recommends(run, files):
         for kind in ("biases", "machine")
     )
     assert ours < baseline
-    code, again, _ = run("--model", files / "model", "--user", "u5", "-n", 2)
-    assert code == 0 and again.split() == out[out.index("user u5") :].split() and "Film" in again
+    code, top, _ = run("--model", files / "model", "--user", "u5", "-n", 2)
+    assert code == 0 and top.split() == out[out.index("user u5") :].split() and "Film" in top
     card = json.loads((files / "model" / "card.json").read_text(encoding="utf-8"))
-    assert (
-        card["held out"]["machine"][0]["rmse"] == pytest.approx(ours, abs=1e-4)
-        and len(card["data"]["ratings.csv"]) == 64
-    )
+    assert card["held out"]["machine"][0]["rmse"] == pytest.approx(ours, abs=1e-4)
+    assert len(card["data"]["ratings.csv"]) == 64  # the SHA-256 of the file
 
 
 def test_compare_with_folds_prints_json(run, files):
     code, out, err = run(
-        files / "ratings.csv",
-        "--compare",
-        "--folds",
-        2,
-        "--json",
-        "--sweeps",
-        3,
-        "--features",
-        ",".join(FEATURES),
-    )
+        files / "ratings.csv", "--compare", "--folds", 2, "--json", "--sweeps", 3,
+        "--features", ",".join(FEATURES),
+    )  # fmt: skip
     assert code == 0, err
     record = json.loads(out)["held_out"]
     assert set(record) == set(RECOMMENDERS) and all(len(scores) == 2 for scores in record.values())

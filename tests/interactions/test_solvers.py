@@ -1,5 +1,4 @@
-"""Solvers (als, fm_solver, sgd, ridge, regularization, loss, repeated_rows) against
-closed forms, scikit-learn, each other and sampling.
+"""Solvers against closed forms, scikit-learn, each other and sampling.
 
 Covers als.py, fm_solver.py, loss.py, regularization.py, repeated_rows.py, ridge.py, sgd.py.
 """
@@ -59,7 +58,7 @@ def test_polynomial_is_ridge_on_all_products(dense):
 
 @pytest.mark.parametrize("loss", [Squared(), Logistic()], ids=["squared", "logistic"])
 @pytest.mark.parametrize("form", ["lecture", "rendle"])
-def test_no_als_iteration_raises_the_loss_and_they_converge(form, loss):
+def test_no_als_iteration_raises_the_loss_and_it_converges(form, loss):
     x, y = ratings(rows=800)
     y = (y > 3).astype(float) if isinstance(loss, Logistic) else y - 3
     rng, prior = np.random.default_rng(0), FixedPenalty(0.5)
@@ -71,10 +70,10 @@ def test_no_als_iteration_raises_the_loss_and_they_converge(form, loss):
         )
     else:
         model = RendleAls(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, start[0])], intercept=False)
-    totals = [loss.total(y, model.score()) + sum(part.penalty_term() for part in model.groups)]
+    totals = [loss.total(y, model.score()) + sum(group.penalty_term() for group in model.groups)]
     for _ in range(400):
         run_als(model, y, loss, 1, 0.0)
-        totals.append(loss.total(y, model.score()) + sum(part.penalty_term() for part in model.groups))
+        totals.append(loss.total(y, model.score()) + sum(group.penalty_term() for group in model.groups))
     assert all(after <= before * (1 + 1e-12) for before, after in pairwise(totals))
     assert totals[-2] - totals[-1] < 1e-4 * (totals[0] - totals[-1])
 
@@ -96,14 +95,14 @@ def test_prediction_variance_matches_sampled_weights():
     rng = np.random.default_rng(0)
     x = sparse.csr_matrix(rng.normal(size=(3, 5)) * (rng.random((3, 5)) < 0.8))
     rows, blocks = RepeatedRows(x), np.zeros(5, int)
-    parts = [WeightGroup(rows, 1, blocks, LearnedPenalty(), rng.normal(size=(1, 5))) for _ in "WV"]
-    for part in parts:
-        part.set(0, part.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
-    drawn = [part.mean[0] + np.sqrt(part.variance[0]) * rng.normal(size=(200_000, 5)) for part in parts]
-    two = (drawn[0] @ x.T.toarray()) * (drawn[1] @ x.T.toarray())
-    assert BilinearAls(3, [], parts, False).variance(0) == pytest.approx(two.var(0).sum(), rel=0.03)
-    pairs = 0.5 * ((drawn[0] @ x.T.toarray()) ** 2 - drawn[0] ** 2 @ x.multiply(x).T.toarray())
-    model = RendleAls(3, [], parts[:1], False)
+    groups = [WeightGroup(rows, 1, blocks, LearnedPenalty(), rng.normal(size=(1, 5))) for _ in "WV"]
+    for group in groups:
+        group.set(0, group.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
+    samples = [group.mean[0] + np.sqrt(group.variance[0]) * rng.normal(size=(200_000, 5)) for group in groups]
+    products = (samples[0] @ x.T.toarray()) * (samples[1] @ x.T.toarray())
+    assert BilinearAls(3, [], groups, False).variance(0) == pytest.approx(products.var(0).sum(), rel=0.03)
+    pairs = 0.5 * ((samples[0] @ x.T.toarray()) ** 2 - samples[0] ** 2 @ x.multiply(x).T.toarray())
+    model = RendleAls(3, [], groups[:1], False)
     assert model.variance(0) == pytest.approx(pairs.var(0).sum(), rel=0.03)
     np.testing.assert_allclose(model.product(0), pairs.mean(0), atol=0.03)
 
@@ -111,12 +110,12 @@ def test_prediction_variance_matches_sampled_weights():
 def test_repeated_rows_give_the_result_of_the_full_matrix():
     rng = np.random.default_rng(0)
     table, index = sparse.random(6, 9, 0.5, "csr", random_state=0), rng.integers(6, size=40)
-    weight, pull, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
+    weight, target, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
     results = []
     for rows in (RepeatedRows(table, index), RepeatedRows(table[index])):
-        part = WeightGroup(rows, 1, np.zeros(9, int), LearnedPenalty(), start.copy())
-        part.solve(0, weight, pull, 50)
-        results.append((*part.at(0), part.mean[0], part.variance[0]))
+        group = WeightGroup(rows, 1, np.zeros(9, int), LearnedPenalty(), start.copy())
+        group.solve(0, weight, target, 50)
+        results.append((*group.at(0), group.mean[0], group.variance[0]))
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
 
@@ -126,24 +125,24 @@ def test_learned_penalties_separate_useful_from_useless_columns():
     x = rng.normal(size=(300, 60))
     y = x[:, :20] @ rng.normal(size=20) + 2 * rng.normal(size=300)
     groups = np.repeat([0, 1], [20, 40])
-    held = rng.normal(size=(1000, 60))
-    truth = held[:, :20] @ np.linalg.lstsq(x[:, :20], y, rcond=None)[0]
-    errors = {
-        g: np.mean((Linear(solver="variational", groups=g and groups).fit(x, y).predict(held) - truth) ** 2)
-        for g in (None, True)
-    }
-    assert errors[True] < 0.6 * errors[None]
+    test_x = rng.normal(size=(1000, 60))
+    expected = test_x[:, :20] @ np.linalg.lstsq(x[:, :20], y, rcond=None)[0]
+    errors = []
+    for known_groups in (groups, None):
+        model = Linear(solver="variational", groups=known_groups).fit(x, y)
+        errors.append(np.mean((model.predict(test_x) - expected) ** 2))
+    assert errors[0] < 0.6 * errors[1]
 
 
 def test_biases_and_intercept_can_be_left_out():
     x, y = ratings()
-    bare = MatrixFactorization(2, split=60, biases=False, intercept=False, max_iter=5).fit(x, y)
-    assert bare.intercept_ == 0 and not bare.coef_.any()
-    shifted = MatrixFactorization(2, split=60, biases=False, max_iter=5).fit(x, y)
-    assert shifted.intercept_ == pytest.approx(y.mean(), abs=1.0) and not shifted.coef_.any()
+    without = MatrixFactorization(2, split=60, biases=False, intercept=False, max_iter=5).fit(x, y)
+    assert without.intercept_ == 0 and not without.coef_.any()
+    with_intercept = MatrixFactorization(2, split=60, biases=False, max_iter=5).fit(x, y)
+    assert with_intercept.intercept_ == pytest.approx(y.mean(), abs=1.0) and not with_intercept.coef_.any()
 
 
-def test_a_column_that_no_row_has_keeps_its_start_without_a_penalty(dense):
+def test_a_column_of_zeros_keeps_its_initial_weight_without_a_penalty(dense):
     x, y = dense
     x = np.hstack([x, np.zeros((60, 1))])
     result = Linear(penalty=0.0).fit(x, y)

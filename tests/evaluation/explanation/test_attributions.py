@@ -155,7 +155,7 @@ def test_a_language_model_explains_the_next_token():
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "message"),
     [
         (lambda: small_models.classifier(BILSTM, "max"), "no attention that could explain"),
         (lambda: small_models.classifier(labels=("only",)), "one output class"),
@@ -164,8 +164,8 @@ def test_a_language_model_explains_the_next_token():
     ],
     ids=["no attention", "one label", "module", "none"],
 )
-def test_a_model_without_an_explanation_is_refused_in_one_sentence(model, words):
-    with pytest.raises(OptionError, match=words):
+def test_a_model_without_an_explanation_is_refused_in_one_sentence(model, message):
+    with pytest.raises(OptionError, match=message):
         probe_of(model())
 
 
@@ -199,20 +199,20 @@ def test_hugging_face_models_can_be_explained(kind):
     regard.huggingface.register()
     torch.manual_seed(0)
     tokenizer = small_models.huggingface_tokenizer()
-    small = {"vocab_size": 20, "attn_implementation": "regard", "pad_token_id": 0}
+    options = {"vocab_size": 20, "attn_implementation": "regard", "pad_token_id": 0}
     if kind == "bert":
         config = hf.BertConfig(
-            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **small
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **options
         )
         model = hf.BertForSequenceClassification(config)
     elif kind == "gpt2":
-        model = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, **small))
+        model = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, **options))
     else:
         name = kind.capitalize()
         config = getattr(hf, f"{name}Config")(
             d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
             decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, bos_token_id=2, eos_token_id=3,
-            decoder_start_token_id=2, forced_eos_token_id=None, init_std=0.5, **small,
+            decoder_start_token_id=2, forced_eos_token_id=None, init_std=0.5, **options,
         )  # fmt: skip
         model = {"bart": hf.BartForConditionalGeneration, "marian": hf.MarianMTModel}[kind](config)
     model.eval()

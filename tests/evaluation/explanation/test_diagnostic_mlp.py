@@ -30,7 +30,7 @@ def test_weights_that_point_at_the_deciding_word_help():
     assert "with the model's attention" in str(result) and set(result.as_dict()) >= {"uniform", "learned"}
 
 
-def test_wrong_inputs_are_named():
+def test_wrong_inputs_are_errors():
     model, pair = small_models.exposed_classifier(), (["one"], ["yes"])
     with pytest.raises(OptionError, match="for classifiers"):
         diagnostic_mlp(small_models.tagger(), pair, pair)

@@ -72,9 +72,9 @@ def test_erasure_is_a_loop_over_shorter_texts():
     result = erasure(probe, scores, (0.2, 0.4, 1.0))
     order, ids = [1, 3, 2, 4, 0], probe.given.ids
 
-    def p(kept):
+    def p(positions):
         with torch.no_grad():
-            scores = model(torch.tensor([[*(ids[at] for at in sorted(kept)), ids[-1]]]))[0]
+            scores = model(torch.tensor([[*(ids[at] for at in sorted(positions)), ids[-1]]]))[0]
         return float(scores.double().softmax(-1)[probe.predicted])
 
     full = p(range(5))
@@ -118,9 +118,9 @@ def test_the_share_removed_until_a_decision_flips_by_hand():
     assert probe.predicted == 1
     order = weights[:5].argsort(descending=True).tolist()
     for count in range(1, 6):
-        left = weights.clone()
-        left[order[:count]] = 0
-        if float(left[:5].sum() / left.sum()) < 2 / 3:
+        remaining = weights.clone()
+        remaining[order[:count]] = 0
+        if float(remaining[:5].sum() / remaining.sum()) < 2 / 3:
             break
     assert flip_share(probe, probe.attention) == pytest.approx(count / 5)
     metrics = faithfulness(model, TEXT, measures=["flips"]).examples[0].metrics
@@ -144,16 +144,16 @@ def test_the_gradient_of_weights_by_finite_differences():
 def test_adversarial_attention_is_close_to_the_best_of_a_grid():
     model = small_models.exposed_classifier()
     probe = probe_of(model, "two five")
-    own = next(iter(probe.weights.values()))[0, 0]  # two words, EOS
+    original = next(iter(probe.weights.values()))[0, 0]  # two words, EOS
     adversary = adversarial_attention(probe, steps=60)
     assert adversary.change <= 0.01
     best = 0.0
-    for i, j in product(range(101), repeat=2):
+    for i, j in product(range(101), repeat=2):  # all distributions in steps of 0.01
         if i + j <= 100:
             other = torch.tensor([i, j, 100 - i - j], dtype=torch.float64) / 100
             p = torch.sigmoid(3 * other[:2].sum())
             if abs(float(p - probe.distribution[1])) <= 0.01:
-                best = max(best, float(jensen_shannon(other, own)))
+                best = max(best, float(jensen_shannon(other, original)))
     assert adversary.divergence == pytest.approx(best, abs=0.03) and best > 0.1
     (weights,) = adversary.weights.values()
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
@@ -213,7 +213,7 @@ def test_a_measure_can_be_added():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "message"),
     [
         ({"texts": []}, DataError, "no texts"),
         ({"texts": ["one", ""]}, DataError, "has no tokens"),
@@ -225,15 +225,15 @@ def test_a_measure_can_be_added():
         ({"options": 3}, OptionError, "MeasureOptions"),
     ],
 )
-def test_wrong_arguments_are_named(options, error, words):
-    with pytest.raises(error, match=words):
+def test_wrong_arguments_are_errors(options, error, message):
+    with pytest.raises(error, match=message):
         faithfulness(small_models.classifier(), **{"texts": TEXT, **options})
 
 
 @pytest.mark.parametrize(
     "options", [{"permutations": 0}, {"tolerance": 2.0}, {"shares": ()}, {"shares": (3,)}]
 )
-def test_wrong_options_of_measures_are_named(options):
+def test_wrong_options_of_measures_are_errors(options):
     with pytest.raises(OptionError):
         MeasureOptions(**options)
 
@@ -251,5 +251,5 @@ def test_metrics_on_a_gpu_are_those_on_a_cpu(kind):
     assert on_gpu.prediction == on_cpu.prediction
     assert on_gpu.attention == pytest.approx(on_cpu.attention, abs=1e-5)
     for name, value in on_cpu.metrics.items():
-        wide = name.startswith("adversarial")  # a search amplifies small differences
-        assert on_gpu.metrics[name] == pytest.approx(value, abs=0.1 if wide else 1e-3, nan_ok=True), name
+        tolerance = 0.1 if name.startswith("adversarial") else 1e-3  # a search amplifies differences
+        assert on_gpu.metrics[name] == pytest.approx(value, abs=tolerance, nan_ok=True), name
