@@ -70,9 +70,9 @@ def command(
         zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
     """
     from regard.cli import pictures
-    from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, run_job
+    from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.pipelines.classify import truncate
-    from regard.pipelines.classify_file import ClassifyOptions, make_job
+    from regard.pipelines.classify_file import make_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
     from regard.training.distributed import pick_device
@@ -80,16 +80,7 @@ def command(
     drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])
     source, location = open_input(text or [], input, folder)
-    options = ClassifyOptions(
-        top=output.top,
-        threshold=output.threshold,
-        output_format=output_format(output.output, output.as_json),
-        column=input.column,
-        field=input.field,
-        attention=output.attention,
-        output=str(output.output),
-        **job.batch_size,
-    )
+    options = _classify_options(input, output, job)
     format = _format(options, location)
     output_files = open_outputs(source, [output.output])
     classify = make_job(folder, options, format, pick_device(job.device))
@@ -101,6 +92,24 @@ def command(
     if drawn:
         lines = truncate(classify.model, pictures.lines_of(text or []))
         pictures.save(picture, encoder_attention(lines, classify.model))
+
+
+def _classify_options(
+    input: shared.InputOptions, output: OutputOptions, job: shared.BatchJobOptions
+) -> ClassifyOptions:
+    from regard.cli.jobs import output_format
+    from regard.pipelines.classify_file import ClassifyOptions
+
+    return ClassifyOptions(
+        top=output.top,
+        threshold=output.threshold,
+        output_format=output_format(output.output, output.as_json),
+        column=input.column,
+        field=input.field,
+        attention=output.attention,
+        output=str(output.output),
+        **job.batch_size,
+    )
 
 
 def _report_truncated(count: int) -> None:
