@@ -20,7 +20,6 @@ def sentencepiece_model(side, **options):
     import sentencepiece
 
     options = {name: list(x) if isinstance(x, tuple) else x for name, x in options.items()}
-
     with TemporaryDirectory() as folder:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(LINES[side]),

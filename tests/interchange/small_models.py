@@ -23,13 +23,13 @@ def tokenizer(kind="bpe", size=400):
     return Tokenizer.train(ENGLISH + GERMAN, kind, size)
 
 
-def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
+def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **options):
     """Build a model with random weights, biases and norms, so that swapping any two changes the outputs."""
     torch.manual_seed(seed)
     target = tokenizer() if target is None else target
     source = target if source is None else source
     section = AutoregressiveOptions.model_validate(
-        {"dim": dim, "encoder": encoder, "decoder": decoder, **rest}
+        {"dim": dim, "encoder": encoder, "decoder": decoder, **options}
     )
     model = build(section.model_dump(), None if encoder is None else len(source), len(target)).eval()
     with torch.no_grad():
@@ -47,7 +47,7 @@ def run_readme(folder, lines):
     """Run the program in the README on these lines and return the lines it prints."""
     program = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)[1]
     stdin = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, str(folder)],
         input=stdin,
         capture_output=True,
@@ -55,5 +55,5 @@ def run_readme(folder, lines):
         encoding="utf-8",
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from regard.data.tokenizer import EOS
-from regard.interchange.export import compare as comparing
 from regard.interchange.export.compare import UnequalError, compare, greedy, require_equal, sample_prompts
 from tests.interchange.small_models import LAYER, make
 
@@ -21,11 +20,6 @@ class LastTokenChanged:
 
     def log_probs(self, prompt, tokens):
         return greedy(self.model, prompt, len(tokens)).log_probs
-
-
-@pytest.fixture(autouse=True)
-def few_sentences(monkeypatch):
-    monkeypatch.setattr(comparing, "SENTENCES", 4)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from regard.errors import OptionError
-from regard.interchange.export import compare as comparing
 from regard.interchange.export.compare import compare
 from regard.interchange.export.ctranslate2 import CTranslate2
 from regard.interchange.export.export import export
@@ -12,12 +11,6 @@ from tests.interchange.small_models import LAYER, make, run_readme, tokenizer
 
 pytest.importorskip("ctranslate2")
 PRE, RMS = {"norm": "pre"}, {"norm_kind": "rms"}
-
-
-@pytest.fixture(autouse=True)
-def few_sentences(monkeypatch):
-    """Random weights generate up to the limit, so a few sentences are many tokens."""
-    monkeypatch.setattr(comparing, "SENTENCES", 4)
 
 
 TRANSLATORS = {

@@ -1,5 +1,4 @@
-"""Tests of export.py and format.py: the registry, and the files kept on disk. Each format has its own
-test file.
+"""Tests of export.py and format.py: the registry, and no files after a failed export.
 
 Covers libraries.py, readme.py, tokenizer_files.py.
 """
@@ -10,13 +9,12 @@ import pytest
 
 from regard.cli import export as command
 from regard.errors import OptionError
-from regard.interchange.export import compare as comparing
 from regard.interchange.export.compare import UnequalError
 from regard.interchange.export.export import FORMATS, ExportFormat, export
 from tests.interchange.small_models import LAYER, make
 
 
-class Wrong(ExportFormat):
+class GeneratesNothing(ExportFormat):
     """A format whose runtime generates nothing."""
 
     title = "nowhere"
@@ -37,14 +35,9 @@ class Wrong(ExportFormat):
         return [0.0] * len(tokens)
 
 
-@pytest.fixture(autouse=True)
-def few_sentences(monkeypatch):
-    monkeypatch.setattr(comparing, "SENTENCES", 4)
-
-
 def test_a_model_whose_outputs_differ_is_not_kept(tmp_path):
     with pytest.raises(UnequalError, match="the model in nowhere does not give regard's outputs"):
-        export(make(LAYER, LAYER), tmp_path / "out", Wrong())
+        export(make(LAYER, LAYER), tmp_path / "out", GeneratesNothing())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +54,7 @@ def test_the_help_of_the_command_names_every_format():
     assert all(name in help for name in FORMATS), help
 
 
-def test_only_quantized_formats_take_a_quantization():
+def test_only_some_formats_take_a_quantization():
     assert FORMATS["ctranslate2"]("int8").exact.quantization == "float32"
     with pytest.raises(OptionError, match="ONNX takes --quantization float32, got 'int8'"):
         FORMATS["onnx"]("int8")

@@ -1,4 +1,4 @@
-"""Tests of import_marian.py and marian_tokenizers.py: kinds of folders, compared with transformers."""
+"""Tests of import_marian.py and marian_tokenizers.py: kinds of folders, compared with Transformers."""
 
 import json
 import pickle
@@ -27,8 +27,8 @@ from tests.interchange.small_models import ENGLISH, GERMAN
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
-# The rows of the table in docs/exporting.md, and the options of `save_marian` that make such a folder.
-KINDS = {
+# Kinds of folders, as in the table of docs/exporting.md, and options of `save_marian` for each.
+FOLDERS = {
     "one vocabulary (opus-mt-en-de)": {},
     "separate vocabularies (opus-mt-tc-big-…)": {"separate": True},
     "separate tables for one vocabulary": {"share_encoder_decoder_embeddings": False},
@@ -44,7 +44,7 @@ KINDS = {
     "activation gelu": {"activation_function": "gelu"},
     "embeddings that are not scaled": {"scale_embedding": False},
 }
-ODD = [
+UNUSUAL_TEXTS = [
     "", " ", "   two  spaces ", "\ttab\nline", "< pad >", "ﬁ ＦＵＬＬ\u3000width ①", "日本 TV", "日本語",
     "cafe\u0301 n\u0303",
     "e\u0301\u0323", "👩‍👩‍👧 😀!", "zero\u200bwidth\u00ad\ufeff", "x" * 300,
@@ -55,79 +55,83 @@ ODD = [
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
+    """Overrides that of conftest.py, with fewer sentences: many folders are imported."""
     monkeypatch.setattr(comparing, "SENTENCES", 2)
 
 
-QUICK = [kind for kind in KINDS if re.search(r"tc-big|`>>fra<<`|with byte fallback", kind)]
+QUICK = [kind for kind in FOLDERS if re.search(r"tc-big|`>>fra<<`|with byte fallback", kind)]
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in FOLDERS]
 )
 def test_token_ids_scores_and_translations_equal_those_of_transformers(tmp_path, kind):
-    theirs, options = save_marian(tmp_path, **KINDS[kind]), KINDS[kind]
+    theirs, options = save_marian(tmp_path, **FOLDERS[kind]), FOLDERS[kind]
     assert import_model(tmp_path, tmp_path / "out").passed
     ours, mappings = load(tmp_path / "out"), import_marian.read(tmp_path)[1]
-    reader, code = marian_tokenizer(tmp_path), "".join(options.get("languages", ())[1:2])
-    assert ours.source_tokenizer.languages == tuple(code[2:-2] for code in options.get("languages", ()))
-    for text in [*ENGLISH[:40], *GERMAN[:40], *ODD]:
-        for source in {text, f"{code} {text}", code + text} if code else {text}:
+    their_tokenizer, language = marian_tokenizer(tmp_path), "".join(options.get("languages", ())[1:2])
+    assert ours.source_tokenizer.languages == tuple(x[2:-2] for x in options.get("languages", ()))
+    for text in [*ENGLISH[:40], *GERMAN[:40], *UNUSUAL_TEXTS]:
+        for source in {text, f"{language} {text}", language + text} if language else {text}:
             ids = ours.source_tokenizer.encode(source)
-            assert [*mappings["source"].theirs(ids), 0] == reader(source).input_ids, source
+            assert [*mappings["source"].theirs(ids), 0] == their_tokenizer(source).input_ids, source
             assert len(ours.source_tokenizer.spans(source)) == len(ids)
         ids = ours.target_tokenizer.encode(text)
-        assert [*mappings["target"].theirs(ids), 0] == reader(text_target=text).input_ids, text
+        assert [*mappings["target"].theirs(ids), 0] == their_tokenizer(text_target=text).input_ids, text
         if 1 not in ids:  # UNK is � here and <unk> there
-            assert ours.target_tokenizer.decode(ids) == reader.decode(
+            assert ours.target_tokenizer.decode(ids) == their_tokenizer.decode(
                 mappings["target"].theirs(ids), use_source_tokenizer=False
             )
-    texts = [f"{code} {text}".strip() for text in ENGLISH[:3]]
+    texts = [f"{language} {text}".strip() for text in ENGLISH[:3]]
     _assert_equal_scores(ours, theirs, mappings, texts[0])
     for beam in (1, 4):
-        assert _translations(ours, texts, beam) == _generated(theirs, reader, mappings["target"], texts, beam)
+        assert _translations(ours, texts, beam) == _generated(
+            theirs, their_tokenizer, mappings["target"], texts, beam
+        )
 
 
 def _assert_equal_scores(ours, theirs, mappings, text):
     source = torch.tensor([[*ours.source_tokenizer.encode(text), EOS]])
     target = torch.tensor([[BOS, 9, 40, 17]])
-    given = [mappings[side].theirs(x[0].tolist()) for side, x in (("source", source), ("target", target))]
+    their_source = torch.tensor([mappings["source"].theirs(source[0].tolist())])
+    their_target = torch.tensor([mappings["target"].theirs(target[0].tolist())])
     with torch.inference_mode():
         scores = ours.double()(source, target)[0]
-        logits = theirs.double()(
-            input_ids=torch.tensor([given[0]]), decoder_input_ids=torch.tensor([given[1]])
-        ).logits[0]
+        logits = theirs.double()(input_ids=their_source, decoder_input_ids=their_target).logits[0]
     ours.float()
     theirs.float()
     ids = mappings["target"].ids
-    torch.testing.assert_close(
-        scores[:, 3:], logits[:, ids[3:]], rtol=0, atol=1e-6
-    )  # their positions are float32
+    # Their position encodings are float32, also in a model of float64.
+    torch.testing.assert_close(scores[:, 3:], logits[:, ids[3:]], rtol=0, atol=1e-6)
 
 
 def _translations(ours, texts, beam):
     sentences = ours.source_tokenizer.encode_batch(texts)
-    outputs_of_batch = translate_tokens(
+    results = translate_tokens(
         ours, sentences, strategy=regard.Beam(beam), limits=regard.Limits(max_length=20)
     )
-    return [[token for token in hypotheses[0].tokens if token != EOS] for hypotheses in outputs_of_batch]
+    return [[token for token in hypotheses[0].tokens if token != EOS] for hypotheses in results]
 
 
-def _generated(theirs, reader, mapping, texts, beam):
+def _generated(theirs, their_tokenizer, mapping, texts, beam):
     """Translate with `generate`, one sentence at a time: padding changes float32 sums."""
-    number, outputs = MappedRunner(None, mapping, mapping).ours, []
+    our_id, outputs = MappedRunner(None, mapping, mapping).ours, []
     stop = {"early_stopping": True} if beam > 1 else {}
     for text in texts:
-        outputs_of_batch = theirs.generate(
-            **reader([text], return_tensors="pt"), num_beams=beam, max_new_tokens=20, max_length=None,
-            forced_eos_token_id=None, **stop,
+        generated = theirs.generate(
+            **their_tokenizer([text], return_tensors="pt"), num_beams=beam, max_new_tokens=20,
+            max_length=None, forced_eos_token_id=None, **stop,
         )  # fmt: skip
-        outputs.append([number[token] for token in outputs_of_batch[0, 1:].tolist() if token != 0])
+        outputs.append([our_id[token] for token in generated[0, 1:].tolist() if token != 0])
     return outputs
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_an_imported_model_translates_without_other_libraries(tmp_path, precision, monkeypatch):
-    layer = {"encoder_attention_heads": 2, "decoder_ffn_dim": 48}  # as the engine needs them
+    layer = {
+        "encoder_attention_heads": 2,
+        "decoder_ffn_dim": 48,
+    }  # equal on both sides, as the engine requires
     spm = {"model_type": "bpe", "byte_fallback": True}
     save_marian(tmp_path, languages=LANGUAGES, spm=spm, **layer)
     import_model(tmp_path, tmp_path / "out")
@@ -145,13 +149,13 @@ def test_an_imported_model_translates_without_other_libraries(tmp_path, precisio
     assert equal == 20 if precision == "float32" else equal >= 12  # rounding to int8 changes near-ties
     plain = [text.removeprefix(">>fra<< ") for text in texts]
     assert regard.translate(plain, model, to="fra", beam=4, limits=regard.Limits(max_length=20)) == expected
-    again = pickle.loads(pickle.dumps(model.source_tokenizer))
-    assert again == model.source_tokenizer and again.encode(texts[0]) == translations[0].source_tokens
+    copied = pickle.loads(pickle.dumps(model.source_tokenizer))
+    assert copied == model.source_tokenizer and copied.encode(texts[0]) == translations[0].source_tokens
     assert model.source_tokenizer.tokens(translations[0].source_tokens)[:2] == [">>fra<<", "▁"]
 
 
-def test_attention_between_the_words_of_imported_models(tmp_path):
-    """Words need the characters of each token, which the tokenizer gives for source and target."""
+def test_words_of_imported_models_are_aligned(tmp_path):
+    """Alignment of words needs the character span of each token, on both sides."""
     save_marian(tmp_path, languages=LANGUAGES, spm={"byte_fallback": True})
     model, _ = import_marian.read(tmp_path)
     ((_, alignment),) = align_words([">>fra<< Tom ﬁnds 日本 !"], [" Tom  ist"], model)
@@ -205,11 +209,11 @@ def test_generation_options_of_the_folder(tmp_path):
 def test_incomplete_or_mixed_folders_are_refused(tmp_path):
     save_marian(tmp_path, separate=True)
     vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
-    for changed, reason in (
+    for changed_vocabulary, reason in (
         ({"<unk>": 1}, "vocab.json has no </s>"),
         (vocabulary | {"x": 9999}, "vocab.json gives 'x' the id 9999, but the embeddings of the model have"),
     ):
-        (tmp_path / "vocab.json").write_text(json.dumps(changed), encoding="utf-8")
+        (tmp_path / "vocab.json").write_text(json.dumps(changed_vocabulary), encoding="utf-8")
         with pytest.raises(FolderError, match=reason):
             import_model(tmp_path, tmp_path / "out")
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
@@ -219,9 +223,9 @@ def test_incomplete_or_mixed_folders_are_refused(tmp_path):
             import_model(tmp_path, tmp_path / "out")
 
 
-def test_the_table_in_the_docs_has_the_tested_kinds():
+def test_the_table_in_the_docs_lists_the_tested_folders():
     page = Path(__file__).parents[2] / "docs" / "exporting.md"
     table = re.search(
         r"\| MarianMT folder \|.*?\n\|[-| ]+\n(.*?)\n\n", page.read_text(encoding="utf-8"), re.S
     )[1]
-    assert [line.split("|")[1].strip() for line in table.splitlines()] == list(KINDS)
+    assert [line.split("|")[1].strip() for line in table.splitlines()] == list(FOLDERS)

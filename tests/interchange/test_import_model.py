@@ -1,7 +1,4 @@
-"""Tests of import_model.py, import_gpt2.py and token_mapping.py.
-
-Covers importer.py.
-"""
+"""Tests of import_model.py, import_gpt2.py, importer.py and token_mapping.py."""
 
 import pytest
 import torch
@@ -9,7 +6,6 @@ import torch
 from regard.data.tokenizer import BOS
 from regard.errors import FolderError, OptionError
 from regard.interchange import import_gpt2
-from regard.interchange.export import compare as comparing
 from regard.interchange.export.export import export
 from regard.interchange.export.huggingface import HuggingFace
 from regard.interchange.import_model import import_model
@@ -22,26 +18,21 @@ pytest.importorskip("sentencepiece")
 TEXTS = [*ENGLISH[:100], *GERMAN[:100], "", " a  b ", "< pad >", "ﬁ ＦＵＬＬ\twidth", "日本 TV", "e\u0301"]
 
 
-@pytest.fixture(autouse=True)
-def few_sentences(monkeypatch):
-    monkeypatch.setattr(comparing, "SENTENCES", 4)
-
-
 def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
     import tokenizers
 
     bpe = tokenizers.ByteLevelBPETokenizer()
     bpe.train_from_iterator(ENGLISH, vocab_size=350, special_tokens=["<|endoftext|>"], show_progress=False)
     bpe.save_model(str(tmp_path))
-    reader = transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
-    reader.save_pretrained(tmp_path)
+    their_tokenizer = transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
+    their_tokenizer.save_pretrained(tmp_path)
     for name in ("vocab.json", "merges.txt"):  # newer folders have tokenizer.json only
         (tmp_path / name).unlink()
     torch.manual_seed(1)
-    end = reader.eos_token_id
+    end = their_tokenizer.eos_token_id
     config = transformers.GPT2Config(
-        vocab_size=len(reader) + 2, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3,
-        bos_token_id=end, eos_token_id=end,
+        vocab_size=len(their_tokenizer) + 2, n_positions=64, n_embd=32, n_layer=2, n_head=4,
+        initializer_range=0.3, bos_token_id=end, eos_token_id=end,
     )  # fmt: skip
     theirs = transformers.GPT2LMHeadModel(config).eval()
     theirs.save_pretrained(tmp_path)
@@ -49,7 +40,7 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
     ours, mapping = load(tmp_path / "out"), import_gpt2.read(tmp_path)[1]
     for text in TEXTS:
         ids = ours.target_tokenizer.encode(text)
-        assert mapping.theirs(ids) == reader(text).input_ids, text
+        assert mapping.theirs(ids) == their_tokenizer(text).input_ids, text
         # regard strips a leading space.
         assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
     tokens = torch.tensor([[BOS, 7, 90, 44]])
@@ -62,12 +53,12 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
 
 def test_an_exported_model_is_imported_unchanged(tmp_path):
     model = make(LAYER, LAYER)
-    export(model, tmp_path / "there", HuggingFace())
-    import_model(tmp_path / "there", tmp_path / "back")
-    back = load(tmp_path / "back")
-    assert back.source_tokenizer == model.source_tokenizer
-    names = dict(back.named_parameters())
-    assert all(torch.equal(names[name], p) for name, p in model.named_parameters())
+    export(model, tmp_path / "exported", HuggingFace())
+    import_model(tmp_path / "exported", tmp_path / "imported")
+    imported = load(tmp_path / "imported")
+    assert imported.source_tokenizer == model.source_tokenizer
+    parameters = dict(imported.named_parameters())
+    assert all(torch.equal(parameters[name], p) for name, p in model.named_parameters())
 
 
 def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):

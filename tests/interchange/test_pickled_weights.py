@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from regard.errors import FolderError
 from regard.interchange.import_model import import_model
 from regard.interchange.pickled_weights import with_safetensors
-from tests.interchange.test_import_model import save_marian
+from tests.interchange.marian_folders import save_marian
 
 
 class RunsCode:
@@ -18,7 +18,7 @@ class RunsCode:
         return os.mkdir, ("code-ran",)
 
 
-def test_tied_tensors_are_stored_and_the_folder_stays_as_it_is(tmp_path):
+def test_tied_tensors_are_stored_and_the_folder_is_unchanged(tmp_path):
     table = torch.randn(3, 2)
     torch.save({"a": table, "b": table}, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{}")

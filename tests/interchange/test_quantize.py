@@ -21,17 +21,15 @@ def test_a_quantized_folder_is_a_model_folder_with_checksums(tmp_path):
     source = multilingual(tmp_path / "model", layer=LAYER)
     result = quantize_folder(source, tmp_path / "small")
     model = load(tmp_path / "small")
-    assert model.stored_precision == "int8" and result.parameters == sum(
-        p.numel() for p in model.parameters()
-    )
+    assert model.stored_precision == "int8"
+    assert result.parameters == sum(p.numel() for p in model.parameters())
     assert 8 < result.bits < 16 and 0 < result.error < 0.02
     assert result.bytes == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
     assert regard.translate("Tom", tmp_path / "small", to="de") == regard.translate("Tom", model, to="de")
-    assert (
-        model.card["quantized"]["precision"] == "int8" and model.card["recipe"] == load(source).card["recipe"]
-    )
-    sums = json.loads((tmp_path / "small" / CHECKSUMS).read_text())
-    assert {"model.safetensors", "config.json", "tokenizer.json", "card.json"} <= set(sums)
+    assert model.card["quantized"]["precision"] == "int8"
+    assert model.card["recipe"] == load(source).card["recipe"]
+    checksums = json.loads((tmp_path / "small" / CHECKSUMS).read_text())
+    assert {"model.safetensors", "config.json", "tokenizer.json", "card.json"} <= set(checksums)
     with (tmp_path / "small" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x55")
@@ -56,7 +54,7 @@ def test_a_published_card_names_no_folder_of_this_machine(tmp_path):
     assert published["about"] == card["about"]
 
 
-def test_what_exists_or_is_in_int8_is_refused(tmp_path):
+def test_an_existing_folder_and_a_model_in_int8_are_refused(tmp_path):
     source = multilingual(tmp_path / "model", layer=LAYER, precision="int8")
     with pytest.raises(OptionError, match="is stored in int8 already"):
         quantize_folder(source, tmp_path / "again")

@@ -1,4 +1,4 @@
-"""Tests of sentencepiece.py: files that cannot be read."""
+"""Tests of sentencepiece.py: the pieces and options of a file, and files that cannot be read."""
 
 import pytest
 

@@ -4,7 +4,6 @@ import pytest
 
 from regard.errors import OptionError
 from regard.interchange import import_marian
-from regard.interchange.export import compare as comparing
 from regard.interchange.export.export import export
 from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from tests.interchange.marian_folders import LANGUAGES, save_marian
@@ -14,8 +13,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
 
-def test_an_imported_unigram_model_is_exported(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "SENTENCES", 4)
+def test_an_imported_unigram_model_is_exported(tmp_path):
     save_marian(tmp_path, missing=None)
     model, _ = import_marian.read(tmp_path)
     assert export(model, tmp_path / "out", "huggingface").passed
@@ -37,13 +35,10 @@ def test_an_imported_unigram_model_is_exported(tmp_path, monkeypatch):
         ({"spm": {"user_defined_symbols": ("Tom",)}}, "have user-defined symbols"),
         ({"spm": {"remove_extra_whitespaces": False}}, "treat spaces in another way"),
         ({"languages": LANGUAGES}, "have tokens for languages"),
-        (
-            {"missing": 3},
-            "do not give the same tokens",
-        ),  # pieces of the sample are missing in this vocabulary
+        ({"missing": 3}, "do not give the same tokens"),  # the vocabulary lacks pieces of the sample
     ],
 )
-def test_other_kinds_are_refused(tmp_path, options, reason):
+def test_models_that_tokenizers_cannot_express_are_refused(tmp_path, options, reason):
     save_marian(tmp_path, **options)
     with pytest.raises(OptionError, match=f"of this imported model {reason}"):
         export(import_marian.read(tmp_path)[0], tmp_path / "out", "huggingface")

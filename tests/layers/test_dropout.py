@@ -15,14 +15,11 @@ def test_dropout_drops_a_fraction_p_and_keeps_the_mean(p, dtype):
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())  # dropped elements get no gradient
     assert float((y == 0).double().mean()) == pytest.approx(p, abs=0.01)
-    assert set(y.detach().unique().tolist()) == {
-        0.0,
-        float(torch.tensor(1 / (1 - round(p * 65536) / 65536), dtype=dtype)),
-    }
+    scale = float(torch.tensor(1 / (1 - round(p * 65536) / 65536), dtype=dtype))
+    assert set(y.detach().unique().tolist()) == {0.0, scale}
+    # Neighbours use bits of the same random integer, but are independent.
     both_dropped = float(((y[:, 1:] == 0) & (y[:, :-1] == 0)).double().mean())
-    assert both_dropped == pytest.approx(
-        p * p, abs=0.01
-    )  # neighbours use bits of the same integer and are independent
+    assert both_dropped == pytest.approx(p * p, abs=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -30,8 +27,8 @@ def test_p_one_drops_everything(dtype):
     x = torch.randn(3, 5, 7, dtype=dtype, requires_grad=True)
     for y in (Dropout(1.0)(x), LockedDropout(1.0)(x), embedding_dropout(x[0], 1.0)):
         assert bool((y == 0).all()) and y.dtype == dtype
-        (slope,) = torch.autograd.grad(y.sum(), x)
-        assert bool((slope == 0).all())
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        assert bool((gradient == 0).all())
 
 
 @pytest.mark.parametrize("p", [1e-12, 1e-6, 7e-6, 1 - 1e-6, 1 - 7e-6, 1 - 1e-12])
@@ -50,10 +47,9 @@ def test_kept_elements_are_finite_and_scaled_by_one_over_one_minus_p(p, dtype):
     table = torch.ones(200_000, 1, dtype=dtype)
     for y in (Dropout(p)(x), LockedDropout(p)(table.reshape(-1, 1, 1)), embedding_dropout(table, p)):
         kept = y[y != 0].double()
-        assert (
-            bool(y.isfinite().all())
-            and abs(len(kept) - (1 - p) * y.numel()) <= 6 * (p * (1 - p) * y.numel()) ** 0.5 + 1
-        )
+        deviation = (p * (1 - p) * y.numel()) ** 0.5  # standard deviation of the number of kept elements
+        assert bool(y.isfinite().all())
+        assert abs(len(kept) - (1 - p) * y.numel()) <= 6 * deviation + 1
         torch.testing.assert_close(
             kept, torch.full_like(kept, 1 / (1 - p)), rtol=0.5 if p > 0.9 else 1e-4, atol=0
         )
@@ -64,11 +60,8 @@ def test_empty_inputs_give_empty_outputs():
         for layer in (Dropout(0.5), Dropout(1.0)):
             assert layer(torch.ones(shape)).shape == shape
         if len(shape) > 1:
-            assert (
-                LockedDropout(0.5)(torch.ones(shape)).shape
-                == LockedDropout(1.0)(torch.ones(shape)).shape
-                == shape
-            )
+            for layer in (LockedDropout(0.5), LockedDropout(1.0)):
+                assert layer(torch.ones(shape)).shape == shape
     assert embedding_dropout(torch.ones(0, 3), 0.5).shape == (0, 3)
     assert Dropout(0.5)(torch.ones(())).shape == ()
 
@@ -96,6 +89,6 @@ def test_locked_dropout_uses_one_mask_for_all_time_steps():
     assert torch.equal(LockedDropout(0.5).eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
 
 
-def test_embedding_dropout_drops_whole_rows():
+def test_embedding_dropout_drops_rows():
     table = embedding_dropout(torch.ones(1000, 3), 0.25)
     assert bool((table == table[:, :1]).all()) and table.mean() == pytest.approx(1, abs=0.1)

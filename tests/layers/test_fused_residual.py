@@ -20,11 +20,11 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVID
 
 
 def test_the_interpreted_kernels_equal_float64_and_stacks_equal_the_plain_path():
-    done = run_interpreted(Path(__file__).with_name("residual_cases.py"))
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    process = run_interpreted(Path(__file__).with_name("residual_cases.py"))
+    assert process.returncode == 0, process.stdout + process.stderr[-2000:]
 
 
-def test_parts_are_off_until_proven_and_can_be_turned_on_by_name(monkeypatch):
+def test_fused_parts_are_turned_on_and_off_by_name(monkeypatch):
     monkeypatch.delenv(fused_parts.VARIABLE, raising=False)
     for part in fused_parts.PARTS:
         assert is_enabled(part) == (part not in fused_parts.OFF_BY_DEFAULT)

@@ -19,7 +19,7 @@ def draw(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def filled(lengths, dtype=torch.float64, room=ROOM):
+def filled_cache(lengths, dtype=torch.float64, room=ROOM):
     """A cache whose rows have these lengths, and the keys and values of each row."""
     n = max(lengths)
     k, v = draw(len(lengths), H, n, D, dtype=dtype), draw(len(lengths), H, n, D, dtype=dtype) * 2
@@ -29,8 +29,8 @@ def filled(lengths, dtype=torch.float64, room=ROOM):
     return cache, [(k[b, :, :t], v[b, :, :t]) for b, t in enumerate(lengths)]
 
 
-class Backwards(Mask):
-    """A user-defined mask: every second key backwards from the query."""
+class EverySecondKey(Mask):
+    """A user-defined mask: the query's own position and every second key before it."""
 
     def allowed(self, grid):
         return (grid.k <= grid.position()) & ((grid.position() - grid.k) % 2 == 0)
@@ -44,7 +44,7 @@ MASKS = {
     "dilated": Dilated(2) & Causal(),
     "not itself": Causal() & ~Diagonal(),
     "prefix": Causal() | Prefix(1),
-    "one's own": Backwards(),
+    "user-defined": EverySecondKey(),
 }
 BIASES = {
     "none": None,
@@ -59,34 +59,34 @@ BIASES = {
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
 @torch.no_grad()
-def test_attention_over_a_static_cache_is_attention_over_each_rows_own_keys(new, mask, bias):
+def test_attention_over_a_static_cache_equals_attention_over_each_rows_keys(new, mask, bias):
     lengths = [5, 0, 9]
-    cache, rows = filled(lengths)
+    cache, rows = filled_cache(lengths)
     q, k, v = draw(B, H, new, D), draw(B, H, new, D) + 1, draw(B, H, new, D) - 1
     keys, values = cache.append(k, v)
     out = attend(q, keys, values, mask=cache.mask(MASKS[mask]), bias=cache.with_offset(BIASES[bias]))
     for b, (key, value) in enumerate(rows):
         key, value = torch.cat([key, k[b]], -2), torch.cat([value, v[b]], -2)
-        alone = attend(q[b], key, value, mask=MASKS[mask], bias=BIASES[bias], kernel="reference")
-        torch.testing.assert_close(out[b], alone)
+        expected = attend(q[b], key, value, mask=MASKS[mask], bias=BIASES[bias], kernel="reference")
+        torch.testing.assert_close(out[b], expected)
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "flex"])  # the conformance suite compiles flex
 @pytest.mark.parametrize("new", [1, 3])
 @torch.no_grad()
 def test_every_kernel_gives_the_same_result_on_a_static_cache_or_refuses(kernel, new):
-    cache, _ = filled([5, 1, 9], torch.float32)
+    cache, _ = filled_cache([5, 1, 9], torch.float32)
     q, k, v = (draw(B, H, new, D, dtype=torch.float32) for _ in range(3))
     keys, values = cache.append(k, v)
     for mask in (Causal(), None, Window(2)):
         cache_mask = cache.mask(mask)
-        true = attend(q.double(), keys.double(), values.double(), mask=cache_mask, kernel="reference")
+        expected = attend(q.double(), keys.double(), values.double(), mask=cache_mask, kernel="reference")
         try:
             out = attend(q, keys, values, mask=cache_mask, kernel=kernel)
         except KernelError as error:
             assert kernel != "reference" and str(error)
             continue
-        torch.testing.assert_close(out.double(), true, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_sliced_heads_and_tensor_masks_work_with_a_static_cache():
     cache = StaticCache(B, 2, 6, 4, dtype=torch.float64)
     parts = [layer(part, cache=cache) for part in x.split([2, 4], 1)]
     torch.testing.assert_close(torch.cat(parts, 1), layer(x))
-    seen = torch.arange(6) != 3  # hides one key from all
+    allowed = torch.arange(6) != 3  # masks one key for all queries
     cache.crop(2)
     torch.testing.assert_close(
-        layer(x[:, 2:], mask=seen.expand(4, 6), cache=cache), layer(x, mask=seen.expand(6, 6))[:, 2:]
+        layer(x[:, 2:], mask=allowed.expand(4, 6), cache=cache), layer(x, mask=allowed.expand(6, 6))[:, 2:]
     )
 
 
@@ -144,7 +144,7 @@ def test_both_caches_give_the_same_result():
 
 @torch.no_grad()
 def test_reordering_moves_lengths_too_and_stays_in_place():
-    cache, rows = filled([5, 2, 9])
+    cache, rows = filled_cache([5, 2, 9])
     memory = cache.key.data_ptr(), cache.lengths.data_ptr()
     cache.reorder(torch.tensor([2, 2, 1]))
     assert cache.lengths.tolist() == [9, 9, 2]
@@ -156,9 +156,9 @@ def test_reordering_moves_lengths_too_and_stays_in_place():
 
 @torch.no_grad()
 def test_cropped_tokens_have_no_effect_even_if_they_are_nan():
-    cache, rows = filled([5, 2, 9])
-    bad = torch.full((B, H, 2, D), float("nan"), dtype=torch.float64)
-    cache.append(bad, bad)
+    cache, rows = filled_cache([5, 2, 9])
+    nan = torch.full((B, H, 2, D), float("nan"), dtype=torch.float64)
+    cache.append(nan, nan)
     cache.crop(torch.tensor([5, 2, 9]))
     q, k, v = (draw(B, H, 1, D) for _ in range(3))
     keys, values = cache.append(k, v)
@@ -168,7 +168,7 @@ def test_cropped_tokens_have_no_effect_even_if_they_are_nan():
 
 @pytest.mark.parametrize("new", [1, 3])
 @torch.no_grad()
-def test_a_step_compiles_as_one_graph_that_serves_the_next_steps(new):
+def test_a_compiled_step_is_not_compiled_again_for_the_next_steps(new):
     torch.manual_seed(0)
     layer, x = MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double().eval(), draw(B, 12, 8)
     cache, compiled = StaticCache.of(layer, B, 12), StaticCache.of(layer, B, 12)
@@ -188,7 +188,7 @@ def test_a_step_compiles_as_one_graph_that_serves_the_next_steps(new):
 
 
 @torch.no_grad()
-def test_one_token_and_chunks_of_any_length_are_two_graphs():
+def test_compiling_steps_of_one_token_and_of_any_length_takes_two_graphs():
     torch.manual_seed(0)
     layer, x = MultiHead(8, 2, mask=Causal()).double().eval(), draw(B, 30, 8)
     cache = StaticCache.of(layer, B, 30)
@@ -216,7 +216,7 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("use", "message"),
     [
         (
             lambda c, x: [c.append(x, x) for _ in range(3)],
@@ -246,13 +246,13 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         ),
     ],
 )
-def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, message):
+def test_wrong_uses_of_a_cache_are_refused_with_a_fix(use, message):
     with pytest.raises(regard.RegardError, match=message):
-        make(StaticCache(B, H, ROOM, D, dtype=torch.float64), draw(B, H, 5, D))
+        use(StaticCache(B, H, ROOM, D, dtype=torch.float64), draw(B, H, 5, D))
 
 
 def test_a_failed_append_leaves_the_cache_unchanged():
-    cache, _ = filled([5, 2, 9])
+    cache, _ = filled_cache([5, 2, 9])
     before = cache.key.clone(), cache.lengths.clone()
     with pytest.raises(ShapeError):
         cache.append(draw(B, H, 4, D), draw(B, H, 4, D))

@@ -20,11 +20,11 @@ def test_the_hand_written_gradients_equal_torchs():
     torch.testing.assert_close(out, expected)
     assert torch.autograd.gradcheck(_Affine.apply, (x, weight, bias))
     for frozen in range(3):  # a frozen input gets no gradient and does not affect the others
-        held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, weight, bias))]
-        learning = [t for i, t in enumerate(held) if i != frozen]
+        inputs = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, weight, bias))]
+        trainable = [t for i, t in enumerate(inputs) if i != frozen]
         for a, b in zip(
-            torch.autograd.grad(_Affine.apply(*held).square().sum(), learning),
-            torch.autograd.grad(torch.nn.functional.linear(*held).square().sum(), learning),
+            torch.autograd.grad(_Affine.apply(*inputs).square().sum(), trainable),
+            torch.autograd.grad(torch.nn.functional.linear(*inputs).square().sum(), trainable),
             strict=True,
         ):
             torch.testing.assert_close(a, b)
@@ -34,10 +34,8 @@ def test_second_derivatives_equal_those_of_torchs_linear():
     x, weight, bias = random(3, 4), random(5, 4), random(5)
     assert torch.autograd.gradgradcheck(_Affine.apply, (x, weight, bias))
     penalties = []
-    for f in (
-        _Affine.apply,
-        torch.nn.functional.linear,
-    ):  # a gradient penalty after .sum(): its incoming gradient is a constant
+    # A gradient penalty after .sum(), where the incoming gradient is a constant.
+    for f in (_Affine.apply, torch.nn.functional.linear):
         (slope,) = torch.autograd.grad(f(x, weight, bias).sum(), x, create_graph=True)
         penalties.append(torch.autograd.grad(slope.square().sum(), weight)[0])
     assert penalties[1].abs().sum() > 0
@@ -45,12 +43,12 @@ def test_second_derivatives_equal_those_of_torchs_linear():
 
 
 def test_under_torch_func_torchs_linear_is_used(monkeypatch):
-    taken = []
-    monkeypatch.setattr(_Affine, "apply", lambda *x: taken.append(1) or torch.nn.functional.linear(*x))
+    calls = []
+    monkeypatch.setattr(_Affine, "apply", lambda *x: calls.append(1) or torch.nn.functional.linear(*x))
     monkeypatch.setattr(linear, "BIAS_MATMUL_ON", ("cpu",))
     x, weight, bias = random(3, 4), random(5, 4), random(5)
     affine(x, weight, bias)
-    assert taken == [1]  # without a transform the fast path is used
+    assert calls == [1]  # without a transform the fast path is used
     sum_of = lambda *t: affine(*t).sin().sum()  # noqa: E731
     plain = lambda *t: torch.nn.functional.linear(*t).sin().sum()  # noqa: E731
     torch.testing.assert_close(
@@ -65,7 +63,7 @@ def test_under_torch_func_torchs_linear_is_used(monkeypatch):
         assert affine(x, weight, bias).shape == (3, 5)
     with torch.autograd.forward_ad.dual_level():
         affine(torch.autograd.forward_ad.make_dual(x.detach(), x.detach()), weight, bias)
-    assert taken == [1]
+    assert calls == [1]
 
 
 @pytest.mark.parametrize(

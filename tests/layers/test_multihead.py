@@ -1,4 +1,7 @@
-"""Both multi-head layers against their formulas, interaction matrices and caches; convolution.py too."""
+"""Both multi-head layers against their formulas, with interaction matrices and caches.
+
+Covers convolution.py.
+"""
 
 import math
 
@@ -29,9 +32,9 @@ def test_full_heads_equal_the_formula_of_the_transformer():
         Q, K = q @ layer.Wq.weight[4 * h : 4 * h + 4].T, k @ layer.Wk.weight[4 * h : 4 * h + 4].T
         parts.append(torch.softmax(Q @ K.T / 2, -1) @ (v @ layer.Wv.weight[5 * h : 5 * h + 5].T))
     assert torch.allclose(layer(q, k, v), torch.cat(parts, -1) @ layer.Wo.weight.T)
-    bare = MultiHead(6, 2, project=False)
-    assert bare(torch.randn(2, 3, 6)).shape == (2, 3, 6)
-    assert bare.Wo is None
+    unprojected = MultiHead(6, 2, project=False)
+    assert unprojected(torch.randn(2, 3, 6)).shape == (2, 3, 6)
+    assert unprojected.Wo is None
 
 
 def test_sliced_heads_equal_the_formula_of_the_lecture():
@@ -51,25 +54,25 @@ def test_sliced_heads_equal_the_formula_of_the_lecture():
 
 def test_the_interaction_matrix_of_sliced_heads_is_block_diagonal_and_gives_the_energies():
     layer = SlicedMultiHead(8, 2, rank=3)
-    inside = layer.interaction()
-    assert inside.shape == (8, 8)
-    assert (inside[:4, 4:] == 0).all()
-    assert (inside[4:, :4] == 0).all()
+    interaction = layer.interaction()
+    assert interaction.shape == (8, 8)
+    assert (interaction[:4, 4:] == 0).all()
+    assert (interaction[4:, :4] == 0).all()
     x = torch.randn(5, 8)
     energy = weights(layer.queries(x), layer.keys_values(x, x)[0], energy=Dot(), stage="energy")
     for h in range(2):
         block = torch.zeros(8, 8)
-        block[4 * h : 4 * h + 4, 4 * h : 4 * h + 4] = inside[4 * h : 4 * h + 4, 4 * h : 4 * h + 4]
+        block[4 * h : 4 * h + 4, 4 * h : 4 * h + 4] = interaction[4 * h : 4 * h + 4, 4 * h : 4 * h + 4]
         assert torch.allclose(energy[h], x @ block @ x.T, atol=1e-5)
 
 
 def test_the_interaction_matrices_of_full_heads_give_the_energies():
     layer = MultiHead(8, 4, key_heads=2, memory_dim=6, linear_bias=False)
     x, memory = torch.randn(5, 8), torch.randn(7, 6)
-    inside = layer.interaction()
-    assert inside.shape == (4, 8, 6)
+    interaction = layer.interaction()
+    assert interaction.shape == (4, 8, 6)
     k = layer.keys_values(memory, memory)[0].repeat_interleave(2, 0)
-    assert torch.allclose(layer.queries(x) @ k.transpose(-1, -2), x @ inside @ memory.T, atol=1e-5)
+    assert torch.allclose(layer.queries(x) @ k.transpose(-1, -2), x @ interaction @ memory.T, atol=1e-5)
     assert layer(x, memory).shape == (5, 8)
 
 
@@ -103,11 +106,9 @@ def test_a_cache_for_cross_attention_projects_the_memory_once():
 
 
 @pytest.mark.parametrize("call", [lambda x: (x, x), lambda x: (x, x, x), lambda x: (x, None, x)])
-def test_the_query_given_again_as_key_and_value_is_self_attention(call):
-    layer, x = (
-        MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(),
-        torch.randn(2, 6, 8, dtype=torch.float64),
-    )
+def test_the_same_tensor_as_query_key_and_value_is_self_attention(call):
+    layer = MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double()
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
     full = layer(x)
     with regard.watch(layer) as seen:
         torch.testing.assert_close(layer(*call(x)), full)
@@ -120,7 +121,7 @@ def test_the_query_given_again_as_key_and_value_is_self_attention(call):
     torch.testing.assert_close(torch.cat(parts, 1), full)
 
 
-def test_another_tensor_with_the_same_numbers_is_cross_attention():
+def test_a_copy_of_the_query_as_key_is_cross_attention():
     layer, x = MultiHead(8, 2, rotary=Rotary(4)), torch.randn(2, 6, 8)
     for key_value in ((x.clone(),), (x.clone(), x), (x, x.clone())):
         with regard.watch(layer) as seen:
@@ -173,9 +174,8 @@ def test_convolution_and_recurrence_keep_the_length():
     assert torch.allclose(causal(x)[:, :5], causal(changed)[:, :5])
     layer = Convolution(6, 3, bias=False)
     padded = torch.nn.functional.pad(x, (0, 0, 1, 1))
-    assert torch.allclose(
-        layer(x), sum(padded[:, j : j + 9] @ layer.weight.weight[:, :, j].T for j in range(3)), atol=1e-5
-    )
+    expected = sum(padded[:, j : j + 9] @ layer.weight.weight[:, :, j].T for j in range(3))
+    assert torch.allclose(layer(x), expected, atol=1e-5)
     for make in (
         lambda: Recurrence(6, cell="rn"),
         lambda: Convolution(6, 0),
@@ -207,21 +207,20 @@ class Symmetric(nn.Module):
         return x.triu() + x.triu(1).transpose(-1, -2)
 
 
-def doubled(module, *_):
-    """A forward hook: the last argument is the output of the module."""
-    return 2 * _[-1]
+def double_output(module, args, output):
+    return 2 * output
 
 
-def changes(name):
-    """A function that changes the output of the projection Wk."""
+def modification(name):
+    """Return a function that modifies the projection Wk of a layer."""
 
     def set_forward(layer):
         return setattr(layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight))
 
     return {
         "lora": lambda layer: setattr(layer, "Wk", LoRA(layer.Wk)),
-        "torch's own": lambda layer: setattr(layer, "Wk", nn.Sequential(layer.Wk, nn.Tanh())),
-        "forward hook": lambda layer: layer.Wk.register_forward_hook(doubled),
+        "another module": lambda layer: setattr(layer, "Wk", nn.Sequential(layer.Wk, nn.Tanh())),
+        "forward hook": lambda layer: layer.Wk.register_forward_hook(double_output),
         "forward pre hook": lambda layer: layer.Wk.register_forward_pre_hook(lambda _, x: (2 * x[0],)),
         "parametrisation": lambda layer: parametrize.register_parametrization(
             layer.Wk, "weight", Symmetric()
@@ -229,61 +228,59 @@ def changes(name):
         "weight norm": lambda layer: nn.utils.parametrizations.weight_norm(
             layer.Wk
         ).parametrizations.weight.original0.data.mul_(3),
-        "forward of its own": set_forward,
+        "replaced forward": set_forward,
         "no bias": lambda layer: setattr(layer, "Wk", Linear(8, 8, bias=False).double()),
     }[name]
 
 
 def test_unmodified_projections_are_fused_into_one_matmul_in_training(fused_on_cpu, monkeypatch):
-    taken, affine = [], multihead.affine
-    monkeypatch.setattr(multihead, "affine", lambda *x: taken.append(len(x[1])) or affine(*x))
+    widths, affine = [], multihead.affine
+    monkeypatch.setattr(multihead, "affine", lambda *x: widths.append(len(x[1])) or affine(*x))
     layer, x = MultiHead(8, 2), torch.randn(2, 5, 8)
     layer(x)
     layer(x, torch.randn(2, 4, 8))
     with torch.no_grad():
         layer(x)
-    assert taken == [24, 16]
+    assert widths == [24, 16]  # query, key and value; key and value
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "lora",
-        "torch's own",
+        "another module",
         "forward hook",
         "forward pre hook",
         "parametrisation",
         "weight norm",
-        "forward of its own",
+        "replaced forward",
         "no bias",
     ],
 )
-@pytest.mark.parametrize("crossed", [False, True])
-def test_a_modified_projection_is_used_with_and_without_gradients(name, crossed, fused_on_cpu):
+@pytest.mark.parametrize("cross", [False, True])
+def test_a_modified_projection_is_used_with_and_without_gradients(name, cross, fused_on_cpu):
     layer, x = MultiHead(8, 2).double(), torch.randn(2, 5, 8, dtype=torch.float64)
-    call = (x, torch.randn(2, 4, 8, dtype=torch.float64)) if crossed else (x,)
+    call = (x, torch.randn(2, 4, 8, dtype=torch.float64)) if cross else (x,)
     before = layer(*call)
-    changes(name)(layer)
+    modification(name)(layer)
     result = layer(*call)
     with torch.no_grad():
-        torch.testing.assert_close(
-            result, layer(*call)
-        )  # without gradients the projections are called separately
+        torch.testing.assert_close(result, layer(*call))  # here each projection is a call of its own
     assert not torch.allclose(result, before)
     result.sum().backward()
 
 
 def test_hooks_on_every_module_and_backward_hooks_are_called(fused_on_cpu):
-    layer, x, names = MultiHead(8, 2), torch.randn(2, 5, 8, requires_grad=True), []
-    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: names.append(module))
+    layer, x, called = MultiHead(8, 2), torch.randn(2, 5, 8, requires_grad=True), []
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(module))
     try:
         layer(x)
     finally:
         hook.remove()
-    assert all(m in names for m in (layer.Wq, layer.Wk, layer.Wv))
-    layer.Wv.register_full_backward_hook(lambda *_: names.append("backward"))
+    assert all(m in called for m in (layer.Wq, layer.Wk, layer.Wv))
+    layer.Wv.register_full_backward_hook(lambda *_: called.append("backward"))
     layer(x).sum().backward()
-    assert names[-1] == "backward"
+    assert called[-1] == "backward"
 
 
 def test_projections_in_two_precisions_are_not_fused(fused_on_cpu):

@@ -1,4 +1,4 @@
-"""MultiHead.from_torch and to_torch: equal outputs; what cannot be expressed is refused."""
+"""MultiHead.from_torch and to_torch: equal outputs; options that one side lacks are refused."""
 
 import pytest
 import torch
@@ -44,13 +44,13 @@ def run(layer, q, k, v, **options):
 def test_from_torch_and_back_give_the_same_outputs(case):
     theirs = layer_of(case)
     ours = MultiHead.from_torch(theirs)
-    back = ours.to_torch(batch_first=theirs.batch_first)
+    converted_back = ours.to_torch(batch_first=theirs.batch_first)
     q, k, v = inputs(theirs)
-    hidden = torch.tensor([[False] * 5, [False, True] * 2 + [False]])  # key_padding_mask
-    truth = run(theirs, q, k, v, key_padding_mask=hidden)
-    assert torch.allclose(ours(q, k, v, mask=~hidden[:, None, None, :]), truth, rtol=1e-12, atol=1e-12)
-    assert torch.equal(run(back, q, k, v, key_padding_mask=hidden), truth)
-    assert (ours.training, ours.dropout, back.dropout) == (False, theirs.dropout, theirs.dropout)
+    padding = torch.tensor([[False] * 5, [False, True] * 2 + [False]])  # key_padding_mask
+    expected = run(theirs, q, k, v, key_padding_mask=padding)
+    assert torch.allclose(ours(q, k, v, mask=~padding[:, None, None, :]), expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(run(converted_back, q, k, v, key_padding_mask=padding), expected)
+    assert (ours.training, ours.dropout, converted_back.dropout) == (False, theirs.dropout, theirs.dropout)
     if theirs.kdim == theirs.vdim == 12:
         assert torch.allclose(ours(q), run(theirs, q, q, q), rtol=1e-12, atol=1e-12)
     with torch.no_grad():

@@ -18,7 +18,7 @@ T = 5
 LAYERS = [MultiHead, SlicedMultiHead]
 
 
-class Score(nn.Module):
+class WeightedDot(nn.Module):
     """An energy with a weight."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Slope(nn.Module):
         return self.weight * (t - s).abs()
 
 
-class Cooled(nn.Module):
+class Tempered(nn.Module):
     """A normaliser with a weight."""
 
     def __init__(self):
@@ -72,7 +72,7 @@ class OwnNormalizer(Normalizer):
 
 
 LEARNED = {
-    "energy that is a module": (lambda: dict(energy=Score()), "options.energy.function.weight"),
+    "energy that is a module": (lambda: dict(energy=WeightedDot()), "options.energy.function.weight"),
     "bias that is a module": (lambda: dict(bias=Slope()), "options.bias.function.weight"),
     "bias of positions": (lambda: dict(bias=PositionBias(Slope())), "options.bias.function.weight"),
     "bias that is a parameter": (
@@ -83,13 +83,13 @@ LEARNED = {
         lambda: dict(bias=DenseBias(nn.Parameter(torch.randn(T, T)))),
         "options.bias.tensor",
     ),
-    "bias of one's own": (lambda: dict(bias=OwnBias()), "options.bias.table.weight"),
-    "normaliser that is a module": (lambda: dict(normalize=Cooled()), "options.normalize.function.weight"),
+    "user-defined bias": (lambda: dict(bias=OwnBias()), "options.bias.table.weight"),
+    "normaliser that is a module": (lambda: dict(normalize=Tempered()), "options.normalize.function.weight"),
     "normaliser around a module": (
-        lambda: dict(normalize=CustomNormalizer(Cooled())),
+        lambda: dict(normalize=CustomNormalizer(Tempered())),
         "options.normalize.function.weight",
     ),
-    "normaliser of one's own": (lambda: dict(normalize=OwnNormalizer()), "options.normalize.power"),
+    "user-defined normaliser": (lambda: dict(normalize=OwnNormalizer()), "options.normalize.power"),
     "gate that is a parameter": (lambda: dict(gate=nn.Parameter(torch.randn(T, T))), "gate"),
     "gate around a parameter": (
         lambda: dict(gate=DenseBias(nn.Parameter(torch.randn(T, T)))),
@@ -116,22 +116,22 @@ def test_the_registered_weights_are_the_ones_used(kind, name):
     options, key = LEARNED[name]
     layer, x = kind(8, 2, **options()), torch.randn(3, T, 8)
     before = layer(x)
-    twin = copy.deepcopy(layer)
+    copied = copy.deepcopy(layer)
     with torch.no_grad():
-        twin.get_parameter(key).add_(torch.randn_like(twin.get_parameter(key)))
-    changed = twin(x)
+        copied.get_parameter(key).add_(torch.randn_like(copied.get_parameter(key)))
+    changed = copied(x)
     torch.testing.assert_close(layer(x), before)  # the original is unchanged
     assert not torch.allclose(changed, before)  # the copy uses its own weights
-    parameters = {key: twin.get_parameter(key).detach()}
+    parameters = {key: copied.get_parameter(key).detach()}
     torch.testing.assert_close(torch.func.functional_call(layer, parameters, (x,)), changed)
-    layer.load_state_dict(twin.state_dict())
+    layer.load_state_dict(copied.state_dict())
     torch.testing.assert_close(layer(x), changed)
-    torch.testing.assert_close(pickle.loads(pickle.dumps(twin))(x), changed)
-    torch.testing.assert_close(twin.double()(x.double()).float(), changed)
-    assert all(p.device.type == "meta" for p in twin.to("meta").parameters())
+    torch.testing.assert_close(pickle.loads(pickle.dumps(copied))(x), changed)
+    torch.testing.assert_close(copied.double()(x.double()).float(), changed)
+    assert all(p.device.type == "meta" for p in copied.to("meta").parameters())
 
 
-HELD = {
+WITHOUT_WEIGHTS = {
     "bias": lambda: dict(bias=torch.randn(T, T)),
     "dense bias": lambda: dict(bias=DenseBias(torch.randn(2, T, T))),
     "gate": lambda: dict(gate=torch.rand(T, T)),
@@ -141,7 +141,7 @@ HELD = {
     "dense mask": lambda: dict(mask=Dense(torch.rand(T, T) > 0.3)),
     "padding": lambda: dict(mask=Padding([5, 3, 4])),
     "documents": lambda: dict(mask=Documents.of_lengths([2, 3])),
-    "masks joined": lambda: dict(
+    "combined masks": lambda: dict(
         mask=Causal() & ~Padding(torch.tensor([1, 2, 0])) | Documents.of_lengths([2, 3])
     ),
     "offsets": lambda: dict(mask=Causal(offset=torch.tensor([0, 1, 2]))),
@@ -156,37 +156,36 @@ def tensors_of(x):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", WITHOUT_WEIGHTS)
 def test_tensors_of_an_option_move_with_the_layer_and_are_not_saved(kind, name):
-    plain, layer, x = kind(8, 2), kind(8, 2, **(options := HELD[name]())), torch.randn(3, T, 8)
+    options = WITHOUT_WEIGHTS[name]()
+    plain, layer, x = kind(8, 2), kind(8, 2, **options), torch.randn(3, T, 8)
     assert layer.state_dict().keys() == plain.state_dict().keys()
     layer.load_state_dict(plain.state_dict())
-    (what,) = options
+    (option,) = options  # its name
     before = layer(x)
     assert not torch.allclose(before, plain(x))
     torch.testing.assert_close(copy.deepcopy(layer)(x), before)
     torch.testing.assert_close(layer.double()(x.double()).float(), before)
-    assert [t.device.type for t in tensors_of(getattr(layer.to("meta"), what))] == ["meta"] * len(
-        tensors_of(options[what])
-    )
+    moved = tensors_of(getattr(layer.to("meta"), option))
+    assert [t.device.type for t in moved] == ["meta"] * len(tensors_of(options[option]))
 
 
 def test_an_option_can_be_replaced():
-    layer, x = (
-        MultiHead(8, 2, bias=torch.randn(T, T), mask=Padding([2, 3, 4]), gate=torch.rand(T, T)),
-        torch.randn(3, T, 8),
-    )
+    layer = MultiHead(8, 2, bias=torch.randn(T, T), mask=Padding([2, 3, 4]), gate=torch.rand(T, T))
+    x = torch.randn(3, T, 8)
     layer.bias, layer.mask, layer.gate = regard.ALiBi(2), Causal(), None
     plain = MultiHead(8, 2, bias=regard.ALiBi(2), mask=Causal())
     plain.load_state_dict(layer.state_dict())
     torch.testing.assert_close(layer(x), plain(x))
     layer.bias = nn.Parameter(torch.zeros(T, T))
     layer.mask, layer.gate = torch.ones(T, T, dtype=torch.bool), torch.ones(T, T)
-    torch.testing.assert_close(layer(x), MultiHead.forward(_same(layer), x))
+    torch.testing.assert_close(layer(x), without_options(layer)(x))  # these options change nothing
     assert "bias" in dict(layer.named_parameters()) and "mask" in dict(layer.named_buffers())
 
 
-def _same(layer):
+def without_options(layer):
+    """A layer with the same projections and no options."""
     plain = MultiHead(8, 2)
     plain.load_state_dict({k: v for k, v in layer.state_dict().items() if k in plain.state_dict()})
     return plain
@@ -199,8 +198,6 @@ def test_an_option_without_tensors_stays_the_same_object():
 
 
 def test_a_layer_with_registered_options_compiles():
-    layer, x = (
-        MultiHead(8, 2, bias=nn.Parameter(torch.randn(T, T)), mask=Padding([2, 3, 4])),
-        torch.randn(3, T, 8),
-    )
+    layer = MultiHead(8, 2, bias=nn.Parameter(torch.randn(T, T)), mask=Padding([2, 3, 4]))
+    x = torch.randn(3, T, 8)
     torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))

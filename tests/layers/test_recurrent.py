@@ -12,28 +12,26 @@ from regard.layers.recurrent import RecurrentStack, reorder_state
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_stack_equals_torchs_multi_layer_recurrence(cell, bidirectional):
     stack = RecurrentStack(6, 8, cell=cell, layers=2, bidirectional=bidirectional).double()
-    torchs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](
+    theirs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](
         6, 8 // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional
     ).double()
     for i, layer in enumerate(stack.layers):
         for name, p in layer.named_parameters():
-            torchs.get_parameter(name.replace("_l0", f"_l{i}")).data.copy_(p)
+            theirs.get_parameter(name.replace("_l0", f"_l{i}")).data.copy_(p)
     x = torch.randn(3, 5, 6, dtype=torch.float64)
-    torch.testing.assert_close(stack(x)[0], torchs(x)[0])
+    torch.testing.assert_close(stack(x)[0], theirs(x)[0])
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_a_split_sequence_continues_from_its_state(cell):
-    stack, x = (
-        RecurrentStack(6, 8, cell=cell, layers=2, last_width=5).double(),
-        torch.randn(3, 7, 6, dtype=torch.float64),
-    )
+    stack = RecurrentStack(6, 8, cell=cell, layers=2, last_width=5).double()
+    x = torch.randn(3, 7, 6, dtype=torch.float64)
     full, last = stack(x)
     a, state = stack(x[:, :3])
     b, state = stack(x[:, 3:], state)
     torch.testing.assert_close(torch.cat([a, b], 1), full)
-    for ours, theirs in zip(state, last, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for split_state, full_state in zip(state, last, strict=True):
+        torch.testing.assert_close(split_state, full_state)
     assert [h.shape for layer in state for h in layer] == [
         h.shape for layer in stack.zero_state(x) for h in layer
     ]
@@ -69,14 +67,13 @@ def test_a_sequence_without_tokens_keeps_its_state(cell, bidirectional):
             x[rows], None if state is None else reorder_state(state, torch.tensor(rows)), lengths[rows]
         )
         torch.testing.assert_close(out[rows], expected)
-        for result, alone, before in zip(
-            last, after, stack.zero_state(x) if state is None else state, strict=True
-        ):
-            for h, a, b in zip(result, alone, before, strict=True):
+        before = stack.zero_state(x) if state is None else state
+        for result, expected_state, initial_state in zip(last, after, before, strict=True):
+            for h, a, b in zip(result, expected_state, initial_state, strict=True):
                 torch.testing.assert_close(h[rows], a)
                 torch.testing.assert_close(h[[0, 2]], b[[0, 2]])
-        (slope,) = torch.autograd.grad(out.sum() + last[0][0].sum(), x)
-        assert bool(slope.isfinite().all()) and bool((slope[[0, 2]] == 0).all())
+        (gradient,) = torch.autograd.grad(out.sum() + last[0][0].sum(), x)
+        assert bool(gradient.isfinite().all()) and bool((gradient[[0, 2]] == 0).all())
 
 
 @pytest.mark.parametrize("shape", [(3, 0, 6), (0, 4, 6), (0, 0, 6)])

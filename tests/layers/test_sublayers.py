@@ -23,7 +23,7 @@ def test_swiglu_gates_one_half_with_the_other():
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_the_norm_is_applied_after_before_or_never(kind):
+def test_the_norm_is_applied_after_or_before_the_sublayer_or_not_at_all(kind):
     x, f = torch.randn(3, 4, dtype=torch.float64), torch.sin
     norm = {
         "layer": lambda y: (
@@ -31,10 +31,10 @@ def test_the_norm_is_applied_after_before_or_never(kind):
         ),
         "rms": lambda y: y / (y.square().mean(-1, keepdim=True) + torch.finfo(y.dtype).eps).sqrt(),
     }[kind]
-    made = {place: Residual(4, norm=place, norm_kind=kind).double() for place in ("post", "pre", "none")}
-    torch.testing.assert_close(made["post"](x, f), norm(x + f(x)))
-    torch.testing.assert_close(made["pre"](x, f), x + f(norm(x)))
-    torch.testing.assert_close(made["none"](x, f), x + f(x))
+    expected = {"post": norm(x + f(x)), "pre": x + f(norm(x)), "none": x + f(x)}
+    for position, output in expected.items():
+        layer = Residual(4, norm=position, norm_kind=kind).double()
+        torch.testing.assert_close(layer(x, f), output)
 
 
 def test_unknown_names_are_refused_with_a_list_of_the_known_ones():
@@ -46,9 +46,9 @@ def test_unknown_names_are_refused_with_a_list_of_the_known_ones():
         Residual(4, norm_kind="batch")
 
 
-@pytest.mark.parametrize("place", ["post", "pre"])
-def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(place):
-    layer, x = Residual(16, norm=place), torch.randn(2, 5, 16)
+@pytest.mark.parametrize("position", ["post", "pre"])
+def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(position):
+    layer, x = Residual(16, norm=position), torch.randn(2, 5, 16)
     linear = torch.nn.Linear(16, 16)
     with torch.no_grad():
         layer.norm.weight.normal_(1, 0.1)
@@ -56,8 +56,8 @@ def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(pl
     expected = layer(x, linear)
     with torch.autocast("cpu", torch.bfloat16):
         result = layer(x, linear)
-        again = layer(result, linear)
-    assert result.dtype == again.dtype == (torch.bfloat16 if place == "post" else torch.float32)
+        twice = layer(result, linear)
+    assert result.dtype == twice.dtype == (torch.bfloat16 if position == "post" else torch.float32)
     torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)
-    again.float().sum().backward()
+    twice.float().sum().backward()
     assert layer.norm.weight.grad.dtype == torch.float32 and bool(layer.norm.weight.grad.isfinite().all())

@@ -1,9 +1,9 @@
-"""Logs that lessons read."""
+"""Logs of benchmarks, read by lessons."""
 
 from regard.lessons import read_log
 
 
-def test_a_log_is_read_and_says_which_run_made_it(capsys):
+def test_a_log_is_read_and_the_command_that_made_it_is_printed(capsys):
     log = read_log("trainability", "python -m benchmarks.trainability")
     assert log is not None and {run["norm"] for run in log["runs"]} == {"post", "pre", "none"}
     assert capsys.readouterr().out.startswith("python -m benchmarks.trainability")

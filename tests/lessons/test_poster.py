@@ -20,10 +20,10 @@ def log(**models):
 
 
 def test_the_poster_has_every_model_and_score_and_a_dash_where_there_is_none():
-    attends = {"alignment": {"aer": 0.25}, "faithfulness": {"tau_leave_one_out": {"value": -0.125}}}
-    svg = Poster(log(none=model("no attention", 12.34), raw=model("raw scores", 20.0, **attends))).svg()
+    scores = {"alignment": {"aer": 0.25}, "faithfulness": {"tau_leave_one_out": {"value": -0.125}}}
+    svg = Poster(log(none=model("no attention", 12.34), raw=model("raw scores", 20.0, **scores))).svg()
     for text in ("no attention", "raw scores", "12.3", "20.0", "≤ 9 to ≥ 10 words", "1,500 steps", "2.5"):
-        assert f"{text}" in svg
+        assert text in svg
     assert ">25<" in svg and ">−0.12<" in svg
     assert svg.count(">–<") == 2  # alignment error and faithfulness of the model without attention
 

@@ -1,4 +1,4 @@
-"""Running lessons, and their cells (scripts.py): sizes, captured output, errors with their line."""
+"""Running lessons: cells (scripts.py), sizes, captured output, errors with their line."""
 
 import sys
 
@@ -53,15 +53,15 @@ def test_empty_cells_are_left_out():
     assert parse_cells("# %%\n\n# %%\nx = 1\n") == [("code", "x = 1", 4)]
 
 
-@pytest.mark.parametrize(("size", "says"), [("small", "little"), ("full", "large")])
-def test_a_run_keeps_output_and_pictures_and_names_the_line_of_an_error(lesson, size, says, capsys):
+@pytest.mark.parametrize(("size", "output"), [("small", "little"), ("full", "large")])
+def test_a_run_keeps_output_and_pictures_and_names_the_line_of_an_error(lesson, size, output, capsys):
     result = run_lesson(lesson, size)
-    assert result.cells[10].output == f"{says}\n"
+    assert result.cells[10].output == f"{output}\n"
     assert [caption for _, caption in result.cells[10].pictures] == ["A chart"]
     assert result.error == "line 18: AssertionError: arithmetic"
     assert capsys.readouterr().out == ""
     run_lesson(lesson, size, echo=True)
-    assert capsys.readouterr().out == f"{says}\n"
+    assert capsys.readouterr().out == f"{output}\n"
 
 
 def test_the_size_outside_of_a_run_is_that_of_the_environment(monkeypatch):
@@ -94,7 +94,7 @@ def test_a_script_on_its_own_saves_its_pictures_if_a_folder_is_set(tmp_path, mon
         save_numbered(picture, tmp_path / "no", "x")
 
 
-def test_a_lesson_that_does_not_exist_is_named():
+def test_a_lesson_that_does_not_exist_is_an_error():
     for number in ("99", "x", -1):
         with pytest.raises(OptionError, match=f"no lesson '{number}'"):
             find_lesson(number)

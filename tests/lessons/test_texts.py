@@ -1,4 +1,4 @@
-"""The texts of lessons that train a model."""
+"""Tests of texts.py: the training texts of lessons."""
 
 import pytest
 
