@@ -80,11 +80,11 @@ def test_half_precision_is_as_close_to_float32_as_eager(name):
     real = inputs["attention_mask"].bool()
     with torch.no_grad():
         model.set_attn_implementation("eager")
-        truth = family.output(model, inputs)[real]
+        expected = family.output(model, inputs)[real]
         errors = []
         for implementation in ("eager", "regard"):
             half.set_attn_implementation(implementation)
-            errors.append(float((family.output(half, inputs)[real].float() - truth).abs().mean()))
+            errors.append(float((family.output(half, inputs)[real].float() - expected).abs().mean()))
     assert errors[1] <= 1.5 * errors[0]
 
 
@@ -96,15 +96,13 @@ def test_sinks_run_on_our_triton_kernel_in_half_precision():
     options = {"mask": regard.Window(20, 0), "normalize": regard.Softmax(sinks=sinks)}
     assert regard.explain(q, k, v, **options).kernel == "triton"
     leaves = (q, k, v, sinks)
-    exact = [x.detach().double().requires_grad_() for x in leaves]
+    doubles = [x.detach().double().requires_grad_() for x in leaves]
     out = regard.attend(q, k, v, **options)
-    true = regard.attend(
-        *exact[:3], mask=options["mask"], normalize=regard.Softmax(sinks=exact[3]), kernel="reference"
+    exact_out = regard.attend(
+        *doubles[:3], mask=options["mask"], normalize=regard.Softmax(sinks=doubles[3]), kernel="reference"
     )
     grad = torch.randn_like(out)
-    gradients, truth = (
-        (out, *torch.autograd.grad(out, leaves, grad)),
-        (true, *torch.autograd.grad(true, exact, grad.double())),
-    )
-    for a, b in zip(gradients, truth, strict=True):
+    results = (out, *torch.autograd.grad(out, leaves, grad))
+    expected = (exact_out, *torch.autograd.grad(exact_out, doubles, grad.double()))
+    for a, b in zip(results, expected, strict=True):
         assert (a.double() - b).abs().max() <= 0.02 * (1 + b.abs().max())

@@ -1,4 +1,4 @@
-"""Every mask that Transformers builds allows the same pairs here, and known masks stay objects."""
+"""Tests of masks.py: masks allow the pairs that Transformers allows; known masks stay objects."""
 
 import itertools
 
@@ -24,7 +24,7 @@ PACKED = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2], [0, 1, 1, 1, 1, 1, 
 START = torch.tensor([3, 0])
 
 
-def odd(batch, head, q, k):
+def unknown_mask(batch, head, q, k):
     """A mask function that regard does not know."""
     return (q + k + batch) % 3 != 0
 
@@ -42,9 +42,9 @@ FUNCTIONS = {
         theirs.sliding_window_causal_mask_function(3), theirs.blockwise_overlay(BLOCKS)
     ),
     "padding inside": theirs.and_masks(theirs.causal_mask_function, theirs.padding_mask_function(PACKED > 0)),
-    "own": odd,
-    "own and causal": theirs.and_masks(theirs.causal_mask_function, odd),
-    "own or causal": theirs.or_masks(theirs.causal_mask_function, odd),
+    "own": unknown_mask,
+    "own and causal": theirs.and_masks(theirs.causal_mask_function, unknown_mask),
+    "own or causal": theirs.or_masks(theirs.causal_mask_function, unknown_mask),
     "everything or causal": theirs.or_masks(theirs.causal_mask_function, theirs.bidirectional_mask_function),
 }
 ONES = torch.ones(2, 12, dtype=torch.bool)
@@ -59,18 +59,18 @@ PADDINGS = {
     "holes": HOLES,
     "short": LEFT[:, :8],
 }
-PLACES = {  # Tq, Tk, position of query 0, position of key 0
+LENGTHS_AND_OFFSETS = {  # Tq, Tk, position of query 0, position of key 0
     "prefill": (12, 12, 0, 0), "step": (1, 8, 7, 0), "chunk": (3, 10, 7, 0), "static prefill": (5, 12, 0, 0),
     "static step": (1, 12, 6, 0), "sliding cache": (2, 5, 7, 4),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("case", LENGTHS_AND_OFFSETS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, place):
-    Tq, Tk, q_offset, kv_offset = PLACES[place]
+def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, case):
+    Tq, Tk, q_offset, kv_offset = LENGTHS_AND_OFFSETS[case]
     for padding, as_tensor in itertools.product(PADDINGS.values(), (False, True)):
-        request = {
+        arguments = {
             "batch_size": 2,
             "q_length": Tq,
             "kv_length": Tk,
@@ -79,8 +79,8 @@ def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, plac
             "q_offset": torch.tensor(q_offset) if as_tensor else q_offset,
             "attention_mask": padding,
         }
-        expected = theirs.sdpa_mask(**request, allow_is_causal_skip=False)
-        ours = make_mask(**request)
+        expected = theirs.sdpa_mask(**arguments, allow_is_causal_skip=False)
+        ours = make_mask(**arguments)
         assert torch.equal(ours.tensor(), expected), (padding, ours)
 
 
@@ -90,7 +90,7 @@ def test_a_mask_made_while_tracing_allows_the_same_pairs():
     for function, (Tq, Tk, q_offset, kv_offset) in itertools.product(
         FUNCTIONS.values(), [(1, 12, 6, 0), (2, 5, 7, 4)]
     ):
-        request = {
+        arguments = {
             "batch_size": 2,
             "q_length": Tq,
             "kv_length": Tk,
@@ -98,11 +98,11 @@ def test_a_mask_made_while_tracing_allows_the_same_pairs():
             "mask_function": function,
         }
 
-        def traced(at, padding, request=request):
-            return make_mask(**request, q_offset=at, attention_mask=padding).tensor()
+        def traced(offset, padding, arguments=arguments):
+            return make_mask(**arguments, q_offset=offset, attention_mask=padding).tensor()
 
         expected = theirs.sdpa_mask(
-            **request, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False
+            **arguments, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False
         )
         torch._dynamo.reset()
         result = torch.compile(traced, backend="eager", fullgraph=True)(torch.tensor(q_offset), LEFT)
@@ -146,16 +146,16 @@ def test_left_padding_is_a_range_of_keys_for_kernels():
     mask = make_mask(2, 12, 12, attention_mask=LEFT).mask
     start, stop = mask.key_ranges(12, 12)
     allowed = mask.dense(12, 12)
-    at = torch.arange(12)
-    assert torch.equal((at >= start[..., None]) & (at < stop[..., None]), allowed[:, 0])
+    keys = torch.arange(12)
+    assert torch.equal((keys >= start[..., None]) & (keys < stop[..., None]), allowed[:, 0])
 
 
 def test_a_static_cache_that_counts_in_place_does_not_change_an_earlier_mask():
     counter = torch.tensor(4)
     with torch.no_grad():
-        mask = torch.compile(lambda c: make_mask(1, 1, 9, q_offset=c).mask.offset, backend="eager")(counter)
+        offset = torch.compile(lambda c: make_mask(1, 1, 9, q_offset=c).mask.offset, backend="eager")(counter)
     counter.add_(3)
-    assert int(mask) == 4
+    assert int(offset) == 4
 
 
 def test_packed_texts_are_detected_by_positions_that_restart():
@@ -189,18 +189,11 @@ def test_model_code_that_computes_with_a_mask_gets_the_right_tensor():
     mask = make_mask(2, 3, 5, q_offset=2, attention_mask=LEFT[:, :5])
     dense, scores = mask.tensor(), torch.randn(2, 4, 3, 5)
     added = scores + torch.where(dense, 0.0, torch.finfo(torch.float32).min)
-    assert (
-        mask.shape == (2, 1, 3, 5)
-        and mask.ndim == 4
-        and mask.dtype == torch.bool
-        and mask.device.type == "cpu"
-    )
+    assert mask.shape == (2, 1, 3, 5) and mask.ndim == 4
+    assert mask.dtype == torch.bool and mask.device.type == "cpu"
     assert torch.equal(mask[:, :, :, :2], dense[..., :2])
-    assert (
-        torch.equal(~mask, ~dense)
-        and torch.equal(mask & ~dense, dense & ~dense)
-        and torch.equal(mask | dense, dense)
-    )
+    assert torch.equal(~mask, ~dense) and torch.equal(mask | dense, dense)
+    assert torch.equal(mask & ~dense, dense & ~dense)
     assert torch.equal(torch.where(mask, 0.0, 1.0), torch.where(dense, 0.0, 1.0))
     assert torch.equal(scores.masked_fill(~mask, 0.0), scores.masked_fill(~dense, 0.0))
     assert torch.equal(torch.cat([mask, mask], -1), torch.cat([dense, dense], -1))

@@ -69,17 +69,17 @@ def test_watch_records_all_heads_of_all_layers(minilm):
 def test_sparse_attention_in_the_last_layers_changes_the_embeddings_but_keeps_their_ranking(minilm):
     register("regard-sparse-minilm", layers={i: {"normalize": regard.Sparsemax()} for i in (4, 5)})
     full, sparse = vectors(minilm, "regard"), vectors(minilm, "regard-sparse-minilm")
-    alike = (full * sparse).sum(-1)
-    assert bool((alike > 0.8).all()) and bool((alike < 0.999).all())
-    for rows in (full, sparse):  # 0 and 1, 2 and 3, 4 and 5 say the same
+    cosines = (full * sparse).sum(-1)
+    assert bool((cosines > 0.8).all()) and bool((cosines < 0.999).all())
+    for rows in (full, sparse):  # 0 and 1, 2 and 3, 4 and 5 are paraphrases
         nearest = (rows @ rows.T).fill_diagonal_(-1).argmax(-1)
         assert nearest.tolist() == [1, 0, 3, 2, 5, 4]
     with regard.watch(minilm[0]) as seen:
         vectors(minilm, "regard-sparse-minilm")
-    share = [
+    zero_shares = [
         float((seen[f"encoder.layer.{i}.attention.self"].weights()[-1] == 0).float().mean()) for i in (3, 5)
     ]
-    assert share[0] == 0 and share[1] > 0.2
+    assert zero_shares[0] == 0 and zero_shares[1] > 0.2
 
 
 def test_gradients_equal_those_of_eager(minilm):

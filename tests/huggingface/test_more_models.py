@@ -134,13 +134,13 @@ def test_the_tokens_equal_those_of_eager(name, cache):
 
 
 @pytest.mark.parametrize(
-    "how", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 4}], ids=lambda x: next(iter(x))
+    "options", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 4}], ids=lambda x: next(iter(x))
 )
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
-def test_speculative_decoding_and_chunked_prefill_give_the_tokens_of_eager(name, how):
+def test_speculative_decoding_and_chunked_prefill_give_the_tokens_of_eager(name, options):
     torch.manual_seed(0)
     model, result = getattr(hf, name)(MODELS[name]).eval(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
-        result.append(model.generate(IDS[:1], max_new_tokens=9, min_new_tokens=9, do_sample=False, **how))
+        result.append(model.generate(IDS[:1], max_new_tokens=9, min_new_tokens=9, do_sample=False, **options))
     assert torch.equal(*result)

@@ -1,4 +1,4 @@
-"""`register`: variants, layers, 4-D masks, and what is refused.
+"""`register`: variants, layers, 4-D masks, and errors.
 
 Covers variants.py, changes.py, interface.py and model_checks.py; test_masks.py covers masks.py.
 """
@@ -39,8 +39,8 @@ def logits(model, name="Llama", padded=False, **more):
     return family[name].output(model, family[name].inputs(padded), **more)
 
 
-def by_hand(model, name, change, layers=(0, 1)):
-    """Watch the model and recompute each layer's attention with the change: the truth for a variant."""
+def recorded_and_expected_weights(model, name, change, layers=(0, 1)):
+    """By layer: the weights that a variant records, and those computed from its queries and keys."""
     model.set_attn_implementation(name)
     inputs, result = family["Llama"].inputs(), {}
     with regard.watch(model) as seen, torch.no_grad():
@@ -71,11 +71,11 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_variant_changes_the_attention_of_a_model(change):
-    given, meant = CHANGES[change]
-    name = register(f"regard-{change}", **given)
+    options, expected_change = CHANGES[change]
+    name = register(f"regard-{change}", **options)
     model = llama()
     before = logits(model)
-    for result, expected in by_hand(model, name, meant).values():
+    for result, expected in recorded_and_expected_weights(model, name, expected_change).values():
         assert torch.allclose(result, expected, atol=1e-6)
     assert (logits(model) - before).abs().max() > 0.01
 
@@ -103,8 +103,8 @@ def test_the_mask_of_a_variant_is_combined_with_the_models_own():
     with regard.watch(model) as seen:
         logits(model, padded=True)
     weights = seen["model.layers.1.self_attn"].weights()
-    at = torch.arange(11)
-    allowed = (at <= at[:, None]) & (at >= at[:, None] - 3)
+    t = torch.arange(11)
+    allowed = (t <= t[:, None]) & (t >= t[:, None] - 3)
     assert not weights[..., ~allowed].any()
     assert not weights[0, ..., :4].any()
     assert (weights[1].sum(-1) - 1).abs().max() < 1e-5
@@ -112,7 +112,7 @@ def test_the_mask_of_a_variant_is_combined_with_the_models_own():
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-2", "GPT-OSS", "Gemma-2"])
-def test_a_variant_generates_with_every_cache_what_it_generates_without(name, cache):
+def test_a_variant_generates_the_same_tokens_with_every_cache(name, cache):
     register("regard-near", mask=Window(4), bias=ALiBi(4), normalize=Softmax(1.5))
     model = model_of(name).float().eval()
     model.set_attn_implementation("regard-near")
@@ -122,27 +122,22 @@ def test_a_variant_generates_with_every_cache_what_it_generates_without(name, ca
     assert torch.equal(without, model.generate(**inputs, **options, cache_implementation=cache))
 
 
-def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_static_cache_is_not_read(
-    monkeypatch,
-):
+def test_a_variant_has_correct_positions_if_the_counter_of_a_static_cache_is_not_read(monkeypatch):
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)  # as on a GPU
-    register("regard-near", mask=Window(4), bias=ALiBi(4))
-    model, inputs = llama("regard-near"), family["Llama"].inputs(padded=True)
+    inputs = family["Llama"].inputs(padded=True)
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
     for bias in (ALiBi(4), RelativeBuckets(4, causal=True)):
-        register("regard-near", mask=Window(4), bias=bias)
+        model = llama(register("regard-near", mask=Window(4), bias=bias))
         without = model.generate(**inputs, **options, use_cache=False)
         assert torch.equal(without, model.generate(**inputs, **options, cache_implementation="static"))
 
 
 def test_layers_are_chosen_by_index_and_by_name():
     window = {"mask": Window(2)}
-    by_index, by_name = (
-        register("regard-index", layers={1: window}),
-        register("regard-name", layers={"model.layers.1.*": window}),
-    )
-    everywhere = register("regard-but", mask=Window(2), layers={0: {"mask": None}})
-    outputs = [logits(llama(name)) for name in (by_index, by_name, everywhere)]
+    by_index = register("regard-index", layers={1: window})
+    by_name = register("regard-name", layers={"model.layers.1.*": window})
+    all_but_one = register("regard-but", mask=Window(2), layers={0: {"mask": None}})
+    outputs = [logits(llama(name)) for name in (by_index, by_name, all_but_one)]
     assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
     model = llama(by_index)
     with regard.watch(model) as seen:
@@ -172,15 +167,13 @@ def test_layers_by_name_hold_for_a_model_that_is_made_with_the_variant():
     ).eval()
     with regard.watch(model) as seen:
         logits(model)
-    assert [int(seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9].count_nonzero()) for i in (0, 1)] == [
-        10,
-        3,
-    ]
+    first, second = (seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9] for i in (0, 1))
+    assert (first.count_nonzero(), second.count_nonzero()) == (10, 3)
 
 
-def test_a_new_part_can_be_trained_within_a_pretrained_model():
-    class PerKey(nn.Module, Energy):
-        """q·k/√d times a learned number."""
+def test_a_learned_energy_and_bias_of_a_variant_get_gradients():
+    class LearnedScale(nn.Module, Energy):
+        """q·k/√d times a learned scalar."""
 
         def __init__(self):
             super().__init__()
@@ -195,7 +188,7 @@ def test_a_new_part_can_be_trained_within_a_pretrained_model():
         def tensors(self):
             return (self.scale,)
 
-    energy, bias = PerKey(), RelativeBuckets(4, causal=True)
+    energy, bias = LearnedScale(), RelativeBuckets(4, causal=True)
     name = register("regard-learned", energy=energy, bias=bias)
     model = llama(name)
     family["Llama"].output(model, family["Llama"].inputs()).square().mean().backward()
@@ -203,7 +196,7 @@ def test_a_new_part_can_be_trained_within_a_pretrained_model():
     model.zero_grad()
 
 
-# What models and users may pass
+# Masks and other arguments of models and users
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
@@ -234,20 +227,20 @@ def test_a_float_mask_with_finite_values_is_added():
 def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
     model = model_of("Gemma-2").float().eval()
     ids = family["Gemma-2"].inputs()["input_ids"]
-    hides = torch.zeros(2, 1, 11, 11).masked_fill(~Causal().dense(11, 11), torch.finfo(torch.float32).min)
+    mask = torch.zeros(2, 1, 11, 11).masked_fill(~Causal().dense(11, 11), torch.finfo(torch.float32).min)
     with torch.no_grad():
         outputs = []
         for name in ("eager", "regard"):
             model.set_attn_implementation(name)
             outputs.append(
-                model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides}).logits
+                model(ids, attention_mask={"full_attention": mask, "sliding_attention": mask}).logits
             )
         assert torch.allclose(*outputs, atol=1e-4)
-        hides[..., 0] -= 1
+        mask[..., 0] -= 1
         with pytest.raises(
             OptionError, match=r"Gemma2Attention \(model.layers.0.self_attn\) has a soft cap.*boolean"
         ):
-            model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides})
+            model(ids, attention_mask={"full_attention": mask, "sliding_attention": mask})
 
 
 @torch.no_grad()
@@ -268,20 +261,14 @@ def test_packed_texts_equal_separate_ones():
 @pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 @torch.no_grad()
 def test_output_attentions_gives_the_true_weights(name):
-    model = (
-        model_of(name).to(torch.float64 if name == "T5" else torch.float32).eval()
-    )  # T5's scores are large
+    dtype = torch.float64 if name == "T5" else torch.float32  # T5's scores are large
+    model = model_of(name).to(dtype).eval()
     inputs, result = family[name].inputs(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
         out = model(**inputs, output_attentions=True)
-        result.append(
-            [
-                w
-                for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-                for w in out.get(key) or ()
-            ]
-        )
+        keys = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        result.append([weights for key in keys for weights in out.get(key) or ()])
     assert len(result[0]) == len(result[1]) > 1
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*result, strict=True))
 
@@ -306,10 +293,10 @@ def test_a_head_mask_multiplies_the_weights_of_each_head():
         assert torch.allclose(masked, plain * heads.view(1, 1, 3, 1), atol=1e-6)
 
 
-# What is refused
+# Errors
 
 
-def refusal(match, **options):
+def assert_refused(match, **options):
     with pytest.raises(OptionError, match=match) as caught:
         register("regard-bad", **options)
     assert "regard-bad" not in hf.AttentionInterface().valid_keys()
@@ -317,16 +304,16 @@ def refusal(match, **options):
 
 
 def test_options_of_the_wrong_kind_are_refused():
-    refusal("mask must be a Mask", mask=3)
-    refusal("call it: Window", mask=Window)
-    refusal("energy must be an Energy", energy="cosine")
-    refusal("normalize must be a Normalizer", normalize=1.5)
-    refusal("bias must be a Bias", bias=0.5)
-    refusal("layers must map", layers=[1, 2])
-    refusal("-1 is not a layer", layers={-1: {}})
-    refusal("True is not a layer", layers={True: {}})
-    refusal(r"layers\[0\] must be a dict", layers={0: Window(3)})
-    refusal(
+    assert_refused("mask must be a Mask", mask=3)
+    assert_refused("call it: Window", mask=Window)
+    assert_refused("energy must be an Energy", energy="cosine")
+    assert_refused("normalize must be a Normalizer", normalize=1.5)
+    assert_refused("bias must be a Bias", bias=0.5)
+    assert_refused("layers must map", layers=[1, 2])
+    assert_refused("-1 is not a layer", layers={-1: {}})
+    assert_refused("True is not a layer", layers={True: {}})
+    assert_refused(r"layers\[0\] must be a dict", layers={0: Window(3)})
+    assert_refused(
         r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize",
         layers={0: {"masks": Window(3)}},
     )
@@ -346,11 +333,11 @@ def test_a_layer_that_the_model_lacks_is_refused_by_name():
         match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'",
     ):
         llama("regard-far")
-    made = hf.LlamaForCausalLM._from_config(
+    model = hf.LlamaForCausalLM._from_config(
         hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far"
     )
     with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
-        logits(made)
+        logits(model)
     register("regard-embedding", layers={"model.embed_tokens": {"mask": Window(3)}})
     with pytest.raises(OptionError, match="'model.embed_tokens'.*names no attention module"):
         llama("regard-embedding")
@@ -404,14 +391,12 @@ def test_invalid_masks_are_refused_with_the_name_of_the_module():
     attention = llama().model.layers[0].self_attn
     position = llama().model.rotary_emb(torch.zeros(1), torch.arange(11)[None])
     x = torch.randn(2, 11, 32)
-    for mask, why in (
+    for mask, message in (
         (torch.ones(2, 11), r"shape \(2, 11\)"),
         (torch.ones(2, 1, 11, 11).long(), "torch.int64"),
         ("causal", "got a str"),
     ):
-        with pytest.raises(
-            OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"
-        ):
+        with pytest.raises(OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) .*{message}"):
             attention(x, position, attention_mask=mask)
     with pytest.raises(ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):
         llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
@@ -485,8 +470,8 @@ def test_a_missing_or_old_transformers_is_reported(monkeypatch):
 
 def test_importing_regard_huggingface_does_not_import_transformers():
     code = "import sys, regard; regard.huggingface.register; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"
 
 
 def test_a_copied_model_keeps_its_variant():
@@ -529,11 +514,15 @@ def test_names_that_transformers_would_misread_and_unknown_variants_are_refused(
 def test_a_model_on_regard_needs_no_patching_of_torchs_functions_unless_it_has_other_modules():
     from torch.overrides import _get_current_function_mode
 
-    class Own(torch.nn.Module):
+    class OtherAttention(torch.nn.Module):
         def forward(self, x):
             return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
     register()
-    for name, more, looks in (("regard", [], False), ("sdpa", [], True), ("regard", [Own()], True)):
-        with regard.watch(torch.nn.Sequential(llama(name), *more)):
-            assert (_get_current_function_mode() is not None) == looks
+    for name, modules, patched in (
+        ("regard", [], False),
+        ("sdpa", [], True),
+        ("regard", [OtherAttention()], True),
+    ):
+        with regard.watch(torch.nn.Sequential(llama(name), *modules)):
+            assert (_get_current_function_mode() is not None) == patched
