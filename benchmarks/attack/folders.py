@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.torch import load_file, save_file
 from tests.models import tampering
-from tests.models.tampering import DEEP, as_folder, at, cut, text
+from tests.models.tampering import DEEP, replace_by_folder, replace_text, set_config, truncate
 from tests.search.small import embedder
 from tests.training import tiny
 
@@ -236,7 +236,7 @@ def tagger(plan: Plan, launcher: Launcher) -> Subject:
     folder = plan.folder / "tagger"
     write_folder(folder, tampering.save_tagger)
     drawn = (*FILES, *[mistyped("config.json", "source.json", "target.json")] * 4)
-    changes = without_checksums(tampering.READERS)
+    changes = without_checksums(tampering.TAGGER_TAMPERINGS)
     return Subject(
         "a tagger", folder, lambda path: commands.on_text("tag", path, "Ada saw Ulm"), changes, drawn
     )
@@ -256,7 +256,7 @@ def index(plan: Plan, launcher: Launcher) -> Subject:
         threads=1,
     )
     drawn = (*FILES, *[mistyped("index.json")] * 3)
-    return Subject("an index", folder, commands.search, without_checksums(tampering.INDEXES), drawn)
+    return Subject("an index", folder, commands.search, without_checksums(tampering.INDEX_TAMPERINGS), drawn)
 
 
 def recommender(plan: Plan, launcher: Launcher) -> Subject:
@@ -267,12 +267,12 @@ def recommender(plan: Plan, launcher: Launcher) -> Subject:
         users, items, [], 3.0, rng.normal(size=8), rng.normal(size=6), *vectors, 1.0, 5.0, {5: [1]}
     ).save(folder)
     changes = {
-        "an intercept of text": at("intercept", "3"),
-        "factors 2**70": at("factors", 2**70),
-        "names are deep": text("names.json", DEEP),
-        "names.json is a folder": as_folder("names.json"),
-        "weights of no bytes": cut("model.safetensors", 0),
-        "another kind": at("kind", "translator"),
+        "an intercept of text": set_config("intercept", "3"),
+        "factors 2**70": set_config("factors", 2**70),
+        "names are deep": replace_text("names.json", DEEP),
+        "names.json is a folder": replace_by_folder("names.json"),
+        "weights of no bytes": truncate("model.safetensors", 0),
+        "another kind": set_config("kind", "translator"),
     }
     drawn = (*FILES, *[mistyped("config.json", "names.json")] * 3)
     return Subject("a recommender", folder, commands.recommend, without_checksums(changes), drawn)
@@ -322,14 +322,14 @@ def first_matrix(tensors: dict) -> str:
 
 
 RUNS: dict[str, Callable[[Path], Any]] = {
-    "recipe.yaml is empty": text("recipe.yaml", ""),
-    "recipe.yaml is a list": text("recipe.yaml", "[1, 2]"),
-    "recipe.yaml is deep": text("recipe.yaml", DEEP),
+    "recipe.yaml is empty": replace_text("recipe.yaml", ""),
+    "recipe.yaml is a list": replace_text("recipe.yaml", "[1, 2]"),
+    "recipe.yaml is deep": replace_text("recipe.yaml", DEEP),
     "recipe.yaml is no UTF-8": lambda path: (path / "recipe.yaml").write_bytes(b"\xff\xfe\x00"),
-    "recipe.yaml has a tag": text("recipe.yaml", "name: !!python/object/apply:os.getcwd []"),
-    "recipe.yaml is long": text("recipe.yaml", "# " + "x" * (1 << 20)),
-    "recipe.yaml is a folder": as_folder("recipe.yaml"),
-    "recipe.yaml is another": text("recipe.yaml", "name: other\nmodel: {dim: 32}\n"),
+    "recipe.yaml has a tag": replace_text("recipe.yaml", "name: !!python/object/apply:os.getcwd []"),
+    "recipe.yaml is long": replace_text("recipe.yaml", "# " + "x" * (1 << 20)),
+    "recipe.yaml is a folder": replace_by_folder("recipe.yaml"),
+    "recipe.yaml is another": replace_text("recipe.yaml", "name: other\nmodel: {dim: 32}\n"),
     "states are lists": every("state.json", written("[]")),
     "states are empty": every("state.json", written("{}")),
     "states are deep": every("state.json", written(DEEP)),
@@ -362,7 +362,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         (path / "checkpoints").write_text("x"),
     ),
     "log.jsonl is nonsense": lambda path: (path / "log.jsonl").write_bytes(b"\xff\x00" * 500),
-    "log.jsonl is deep": text("log.jsonl", DEEP + "\n"),
-    "log.jsonl holds numbers": text("log.jsonl", "1\n2\n"),
-    "log.jsonl is a folder": as_folder("log.jsonl"),
+    "log.jsonl is deep": replace_text("log.jsonl", DEEP + "\n"),
+    "log.jsonl holds numbers": replace_text("log.jsonl", "1\n2\n"),
+    "log.jsonl is a folder": replace_by_folder("log.jsonl"),
 }

@@ -8,7 +8,6 @@ from regard.cli.main import app
 from regard.models import catalog
 from tests.decoding import model_folders
 from tests.models.multilingual import catalogued
-from tests.serving.test_text_services import tagger
 
 HEADER = "---\nabout: x\ntask: {}\nlanguages: [en]\nlicense: CC0\n---\n"
 
@@ -25,7 +24,7 @@ def test_every_bundled_model_is_shown_and_nothing_is_trained(models, monkeypatch
     catalogued(models)
     for task, write in (
         ("classify", model_folders.classifier),
-        ("tag", tagger),
+        ("tag", model_folders.tagger),
         ("generate", model_folders.language_model),
     ):
         write(models / task)

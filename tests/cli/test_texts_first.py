@@ -13,7 +13,6 @@ from regard.models.folder import load, save
 from tests import forked
 from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
-from tests.serving.test_text_services import tagger
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for name, write in (
         ("translate", model_folders.translator), ("align", model_folders.translator),
-        ("generate", model_folders.language_model), ("classify", model_folders.classifier), ("tag", tagger),
+        ("generate", model_folders.language_model), ("classify", model_folders.classifier),
+        ("tag", model_folders.tagger),
     ):  # fmt: skip
         write(folder / name)
     model = embedder()

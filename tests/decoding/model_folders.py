@@ -7,10 +7,17 @@ from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.models.classifier import ClassifierOptions
 from regard.models.folder import save
+from regard.models.tagger import TaggerOptions
 
 # With large weights a recurrence is chaotic: its output depends on every input token.
 ENCODER = {"kind": "recurrent", "cell": "gru"}
 DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
+TAGGED = [
+    ("ada lovelace met Babbage", "B-PER I-PER O B-PER"),
+    ("London", "B-LOC"),
+    ("the Tower of London in London is in London", "O B-LOC I-LOC I-LOC O B-LOC O O B-LOC"),
+    ("nothing here", "O O"),
+]
 ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?0123456789"
 
 
@@ -35,6 +42,20 @@ def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad
         model = build(config, len(source), len(target))
         model.head.labels.weight.data.mul_(4)  # confident about some texts, uncertain about others
     save(folder, model, config, source, target, {})
+    return folder
+
+
+def tagger(folder, *, seed=5):
+    """A tagger with the words and tags of four sentences, and random weights."""
+    source = Tokenizer.train([text for text, _ in TAGGED], "word-characters", 100, lowercase=True)
+    target = Tokenizer.train([tags for _, tags in TAGGED], "word", 100)
+    config = TaggerOptions.model_validate(
+        {"dim": 20, "encoder": {"kind": "recurrent", "cell": "lstm"}}
+    ).model_dump()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = build(config, len(source), len(target))
+    save(folder, model, config, source, target, {"name": "tagger"})
     return folder
 
 

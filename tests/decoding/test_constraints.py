@@ -118,13 +118,15 @@ def test_required_phrases_work_with_every_decoder(decoder):
 def test_a_small_beam_contains_the_required_phrases(required, size):
     model = tiny()
     log_p = all_outputs(model, LIMIT + 2)
-    for h in translate_tokens(
+    (hypotheses,) = translate_tokens(
         model,
         [SOURCE],
         strategy=Beam(size),
         constraints=TokenConstraints(required=[required]),
         limits=Limits(max_length=LIMIT + 2),
-    )[0]:
+    )
+    assert len(hypotheses) == size
+    for h in hypotheses:
         assert all(contains((*h.tokens,), phrase) for phrase in required)
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 

@@ -46,7 +46,7 @@ def multilingual(folder, *, layer=RECURRENT, languages=LANGUAGES, max_length=40,
 
 
 def catalogued(folder, name="tiny", card=CARD, **options):
-    """The same in a folder of models, with a card; returns the folder of the model."""
+    """Write a translator with a card into a folder of models; return the folder of the translator."""
     multilingual(folder / name, **options)
     (folder / name / "card.md").write_text(card, encoding="utf-8")
     return folder / name

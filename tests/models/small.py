@@ -1,8 +1,10 @@
-"""Small models of every encoder and decoder, and a batch for them."""
+"""Small models of every encoder and decoder, and batches."""
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.data.batch import Batch
+from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 
@@ -38,23 +40,36 @@ DECODERS = {
 }
 
 
-def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **rest):
+def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **options):
     """A model in float64, without dropout."""
     section = AutoregressiveOptions.model_validate(
-        {"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest}
+        {"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **options}
     )
     return build(section.model_dump(), vocab if encoder is not None else None, vocab).double()
 
 
+def batch_of(sources, targets):
+    """A batch of token ids as the trainer makes it: source EOS, BOS target EOS, padded."""
+    source = [torch.tensor([*row, EOS]) for row in sources]
+    target = [torch.tensor([BOS, *row, EOS]) for row in targets]
+    return Batch(
+        target=pad_sequence(target, batch_first=True, padding_value=PAD),
+        target_lengths=torch.tensor([len(row) - 1 for row in target]),
+        rows=torch.arange(len(target)),
+        source=pad_sequence(source, batch_first=True, padding_value=PAD),
+        source_lengths=torch.tensor([len(row) for row in source]),
+    )
+
+
 def make_batch():
-    """Three pairs of unequal length; 0 is padding, 2 is BOS, 3 is EOS."""
+    """Three pairs of random tokens, of unequal lengths."""
     source = torch.randint(4, VOCAB, (3, 7))
     target = torch.randint(4, VOCAB, (3, 7))
-    target[:, 0] = 2
+    target[:, 0] = BOS
     for i in range(3):
-        source[i, SOURCE_LENGTHS[i] :] = 0
-        target[i, TARGET_LENGTHS[i]] = 3
-        target[i, TARGET_LENGTHS[i] + 1 :] = 0
+        source[i, SOURCE_LENGTHS[i] :] = PAD
+        target[i, TARGET_LENGTHS[i]] = EOS
+        target[i, TARGET_LENGTHS[i] + 1 :] = PAD
     return Batch(
         target=target,
         target_lengths=TARGET_LENGTHS,

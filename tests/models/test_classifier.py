@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batch import Batch
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
-from regard.models.classifier import label_loss, predict
+from regard.models.classifier import ClassifierOptions, label_loss, predict
 from regard.models.folder import load, save
 from regard.recipe.loading import build
+from tests.models.small import batch_of
 
 TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown words here and there"]
 LABELS = ["no", "perhaps", "yes"]
@@ -33,18 +33,16 @@ POOLINGS = [
 ]
 
 
+def options(encoder, pooling):
+    return {
+        "kind": "classifier", "dim": 12, "dropout": 0.0, "encoder": ENCODERS[encoder], "pooling": pooling
+    }  # fmt: skip
+
+
 def make(encoder="text-cnn", pooling: object = "max", **more):
     source = Tokenizer.train(TEXTS[:4], "word", 50)
     target = Tokenizer.labels(LABELS)
-    section = {
-        "kind": "classifier",
-        "dim": 12,
-        "dropout": 0.0,
-        "encoder": ENCODERS[encoder],
-        "pooling": pooling,
-        **more,
-    }
-    model = build(section, len(source), len(target)).eval()
+    model = build({**options(encoder, pooling), **more}, len(source), len(target)).eval()
     model.source_tokenizer, model.target_tokenizer = source, target
     return model
 
@@ -52,18 +50,18 @@ def make(encoder="text-cnn", pooling: object = "max", **more):
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_batches_and_padding_change_nothing_and_order_is_kept(encoder):
     model = make(encoder, {"kind": "attention"}).double()
-    labels, together = predict(model, TEXTS)
+    labels, batched = predict(model, TEXTS)
     for row, text in enumerate(TEXTS):
-        (label,), alone = predict(model, [text])
-        np.testing.assert_allclose(together[row], alone[0], rtol=1e-6)
-        assert label == labels[row] == LABELS[together[row].argmax()]
-    np.testing.assert_allclose(together.sum(-1), 1, rtol=1e-6)
-    small = predict(model, TEXTS, batch_tokens=1)[1]
-    np.testing.assert_allclose(small, together, rtol=1e-6)
+        (label,), single = predict(model, [text])
+        np.testing.assert_allclose(batched[row], single[0], rtol=1e-6)
+        assert label == labels[row] == LABELS[batched[row].argmax()]
+    np.testing.assert_allclose(batched.sum(-1), 1, rtol=1e-6)
+    one_by_one = predict(model, TEXTS, batch_tokens=1)[1]
+    np.testing.assert_allclose(one_by_one, batched, rtol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_every_pooling_learns(pooling):
+def test_every_pooling_has_gradients_for_all_parameters(pooling):
     model = make("embedding", pooling, head={"layers": 1, "width": 8}).train()
     loss = model.loss(batch(model))
     loss.total.backward()
@@ -73,24 +71,21 @@ def test_every_pooling_learns(pooling):
 
 
 def batch(model):
-    rows = [[*model.source_tokenizer.encode(text), 3] for text in TEXTS[:3]]
-    source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    target = torch.tensor([[2, 6, 3], [2, 4, 3], [2, 5, 3]])  # yes, no, perhaps
-    lengths = torch.tensor([len(row) for row in rows])
-    return Batch(target, torch.full((3,), 2), torch.arange(3), source, lengths)
+    sources = model.source_tokenizer.encode_batch(TEXTS[:3])
+    return batch_of(sources, [[6], [4], [5]])  # yes, no, perhaps
 
 
 def test_the_loss_is_cross_entropy_of_the_label():
     model = make().double()
-    given = batch(model)
-    scores = model(given.source, given.source_lengths)
+    inputs = batch(model)
+    scores = model(inputs.source, inputs.source_lengths)
     for smoothing in (0.0, 0.1):
         expected = torch.nn.functional.cross_entropy(
             scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing
         )
-        result = model.loss(given, smoothing)
+        result = model.loss(inputs, smoothing)
         torch.testing.assert_close(result.total, expected)
-    torch.testing.assert_close(model.loss(given, 0.1).nll, model.loss(given).total.detach())
+    torch.testing.assert_close(model.loss(inputs, 0.1).nll, model.loss(inputs).total.detach())
 
 
 def test_agreement_adds_half_the_mean_divergence_of_two_passes():
@@ -120,42 +115,25 @@ def test_word_dropout_replaces_tokens_by_unk_in_training_only():
     tokens = torch.tensor([[5, 6, 7, 3]]).repeat(200, 1)
     assert model(tokens).var(0).max() < 1e-10
     model.train()
-    seen = model.encode(tokens).states
-    unknown = (seen == model.source.table.weight[1]).all(-1).float().mean(0)
+    states = model.encode(tokens).states
+    unknown = (states == model.source.table.weight[1]).all(-1).float().mean(0)
     assert unknown[3] == 0 and (unknown[:3] - 0.5).abs().max() < 0.15
 
 
 def test_a_saved_classifier_gives_the_same_scores(tmp_path):
     model = make("transformer", {"kind": "attention"})
-    save(
-        tmp_path / "m",
-        model,
-        model_config(),
-        model.source_tokenizer,
-        model.target_tokenizer,
-        {"task": "classify"},
-    )
-    again = load(tmp_path / "m")
-    assert again.kind == "classifier" and again.labels == tuple(LABELS)
-    np.testing.assert_allclose(predict(again, TEXTS)[1], predict(model, TEXTS)[1], rtol=1e-5)
+    config = ClassifierOptions.model_validate(options("transformer", {"kind": "attention"})).model_dump()
+    tokenizers = model.source_tokenizer, model.target_tokenizer
+    save(tmp_path / "m", model, config, *tokenizers, {"task": "classify"})
+    loaded = load(tmp_path / "m")
+    assert loaded.kind == "classifier" and loaded.labels == tuple(LABELS)
+    np.testing.assert_allclose(predict(loaded, TEXTS)[1], predict(model, TEXTS)[1], rtol=1e-5)
     text = (tmp_path / "m" / "config.json").read_text(encoding="utf-8")
     (tmp_path / "m" / "config.json").write_text(
         text.replace('"kind": "classifier",\n  "source', '"kind": "oracle",\n  "source')
     )
     with pytest.raises(FolderError, match="is a 'oracle' .* which this regard does not know"):
         load(tmp_path / "m")
-
-
-def model_config():
-    from regard.models.classifier import ClassifierOptions
-
-    section = {
-        "dim": 12,
-        "dropout": 0.0,
-        "encoder": ENCODERS["transformer"],
-        "pooling": {"kind": "attention"},
-    }
-    return ClassifierOptions.model_validate(section).model_dump()
 
 
 def test_flops_grow_with_the_text_and_parameters_are_counted_by_part():

@@ -63,16 +63,16 @@ def test_the_loss_and_the_best_path_equal_enumeration_of_all_paths(
     emissions, ends, steps = random_inputs(count, lengths, seed)
     sums, (best, score) = log_sum(emissions, ends, steps), viterbi(emissions, ends, steps)
     for i, length in enumerate(lengths):
-        every = scores_of_all_paths(emissions[i, :length], steps)
-        values = torch.tensor(list(every.values()), dtype=torch.float64)
+        score_of = scores_of_all_paths(emissions[i, :length], steps)
+        values = torch.tensor(list(score_of.values()), dtype=torch.float64)
         torch.testing.assert_close(sums[i], values.logsumexp(0))
         torch.testing.assert_close(score[i], values.max())
         path = tuple(best[i].tolist())
-        assert every[path[:length]] == pytest.approx(float(values.max()))
+        assert score_of[path[:length]] == pytest.approx(float(values.max()))
         assert set(path[length:]) <= {0}
-        given_path = next(iter(every))
+        first_path = next(iter(score_of))
         tags = torch.zeros(1, max(lengths), dtype=torch.long)
-        tags[0, :length] = torch.tensor(given_path)
+        tags[0, :length] = torch.tensor(first_path)
         torch.testing.assert_close(
             path_score(emissions[i : i + 1], tags, ends[i : i + 1], steps)[0], values[0]
         )
@@ -131,8 +131,8 @@ def test_forbidden_transitions_have_zero_probability_and_cause_no_nan() -> None:
         [score_of_path(emissions[0], path, zero_transitions(4).like(emissions)) for path in legal],
         dtype=torch.float64,
     )
-    right = score_of_path(emissions[0], (0, 2, 3), zero_transitions(4).like(emissions))
-    assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - right)
+    correct = score_of_path(emissions[0], (0, 2, 3), zero_transitions(4).like(emissions))
+    assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - correct)
     nll.sum().backward()
     for p in crf.parameters():
         assert p.grad is not None and torch.isfinite(p.grad).all()
@@ -149,8 +149,8 @@ def test_an_empty_sentence_has_one_path_of_score_0() -> None:
     tags = torch.tensor([[1, 2], [2, 2]])
     assert float(path_score(emissions, tags, lengths, steps)[1]) == 0
     assert float(negative_log_likelihood(emissions, tags, lengths, steps)[1]) == 0
-    alone = path_score(emissions[:1], tags[:1], lengths[:1], steps)
-    torch.testing.assert_close(path_score(emissions, tags, lengths, steps)[:1], alone)
+    single = path_score(emissions[:1], tags[:1], lengths[:1], steps)
+    torch.testing.assert_close(path_score(emissions, tags, lengths, steps)[:1], single)
     empty = negative_log_likelihood(emissions[:, :0], tags[:, :0], torch.tensor([0, 0]), steps)
     assert empty.tolist() == [0, 0]
     best, _ = viterbi(emissions, lengths, steps)

@@ -4,24 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import OptionError
 from regard.models.embedder import Embedder
 from regard.models.folder import load, save
 from regard.training.trainer import train
+from tests.models.small import batch_of
 from tests.search.small import TEXTS, embedder
 
 
 def batch(pairs):
-    """A batch of token ids as the trainer makes it."""
-    fill = lambda rows: torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)  # noqa: E731
-    lengths = lambda rows, less: torch.tensor([len(row) - less for row in rows])  # noqa: E731
-    sources, targets = [[*a, EOS] for a, _ in pairs], [[BOS, *b, EOS] for _, b in pairs]
-    return Batch(
-        target=fill(targets), target_lengths=lengths(targets, 1), rows=torch.arange(len(pairs)),
-        source=fill(sources), source_lengths=lengths(sources, 0),
-    )  # fmt: skip
+    return batch_of(*zip(*pairs, strict=True))
 
 
 PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14, 15]), ([16], [17, 18, 19])]
@@ -63,10 +56,10 @@ def test_vectors_have_length_one_and_do_not_depend_on_the_batch():
     rows = model.source_tokenizer.encode_batch(TEXTS)
     lengths = torch.tensor([len(row) for row in rows])
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    together = model.encode(tokens, lengths)
-    alone = torch.cat([model.encode(torch.tensor([row])) for row in rows])
-    assert torch.allclose(together, alone, atol=1e-5)
-    assert torch.allclose(together.norm(dim=1), torch.ones(len(rows)))
+    batched = model.encode(tokens, lengths)
+    single = torch.cat([model.encode(torch.tensor([row])) for row in rows])
+    assert torch.allclose(batched, single, atol=1e-5)
+    assert torch.allclose(batched.norm(dim=1), torch.ones(len(rows)))
 
 
 def test_an_embedder_can_use_the_encoder_of_any_model():
@@ -84,11 +77,11 @@ def test_an_embedder_can_use_the_encoder_of_any_model():
 def test_saving_keeps_the_fingerprint_and_any_change_of_weights_changes_it(tmp_path):
     model = embedder()
     save(tmp_path / "m", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    again = load(tmp_path / "m")
-    assert isinstance(again, Embedder) and again.fingerprint() == model.fingerprint()
+    loaded = load(tmp_path / "m")
+    assert isinstance(loaded, Embedder) and loaded.fingerprint() == model.fingerprint()
     with torch.no_grad():
-        again.source.table.weight[7, 3] += 1e-6
-    assert again.fingerprint() != model.fingerprint()
+        loaded.source.table.weight[7, 3] += 1e-6
+    assert loaded.fingerprint() != model.fingerprint()
     assert embedder(seed=2).fingerprint() != model.fingerprint()
 
 

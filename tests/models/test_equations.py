@@ -1,6 +1,6 @@
-"""Rows 27 to 30 and 44, each against a few lines of plain arithmetic on the weights of the model.
+"""Encoder-decoder models against a few lines of plain arithmetic on their weights.
 
-Covers cross_attention.py and decoder.py.
+Rows 27 to 30 and 44 of docs/lectures.md. Covers cross_attention.py and decoder.py.
 """
 
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ def zeros(kind, n):
     return tuple(torch.zeros(n, dtype=torch.float64) for _ in range(2 if kind == "lstm" else 1))
 
 
-def read(kind, model, tokens):
+def encode_by_hand(kind, model, tokens):
     """y^e(1) … y^e(T^e) and the last state, by the definition."""
     w, state, result = weights_of(model.encoder.stack.layers[0]), zeros(kind, model.encoder.width), []
     for token in tokens:
@@ -56,7 +56,7 @@ def read(kind, model, tokens):
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_without_attention_everything_passes_through_one_vector(kind, shared):
+def test_without_attention_the_decoder_starts_from_the_last_encoder_state(kind, shared):
     model = make(
         {"kind": "recurrent", "cell": kind, "bidirectional": False},
         {"kind": "recurrent", "cell": kind, "initial_state": "copy", "shared_recurrence": shared},
@@ -67,7 +67,7 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
     if shared:
         assert model.decoder.stack is model.encoder.stack
     for b in range(3):
-        _, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
+        _, state = encode_by_hand(kind, model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of(kind, w, state, vector(model.target, batch.target[b, t]))
@@ -86,7 +86,7 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
     scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     cross_attention, Wo = model.decoder.attention, model.output.projection.weight
     for b in range(3):
-        ye, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
+        ye, state = encode_by_hand(kind, model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of(kind, w, state, vector(model.target, batch.target[b, t]))
@@ -141,7 +141,7 @@ def outputs_beside_the_recurrence(decoder, context_by_hand):
     scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     expected = torch.zeros_like(scores)  # (sentences, time, vocabulary)
     for b in range(3):  # of different lengths: padding has no weight
-        ye, state = read("gru", model, batch.source[b, : batch.source_lengths[b]])
+        ye, state = encode_by_hand("gru", model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of("gru", w, state, vector(model.target, batch.target[b, t]))
@@ -152,9 +152,9 @@ def outputs_beside_the_recurrence(decoder, context_by_hand):
 
 @pytest.mark.parametrize("normalize", list(NORMALIZE))
 @pytest.mark.parametrize("attention", ["dot", "scaled-dot", "cosine", "bilinear", "additive"])
-def test_every_energy_of_the_states_with_every_normalizer(attention, normalize):
-    def context(look, ye, yd):
-        return ye.T @ NORMALIZE[normalize](energy_by_hand(attention, look.energy, ye, yd))
+def test_every_energy_and_normalizer_follow_their_formulas(attention, normalize):
+    def context(cross_attention, ye, yd):
+        return ye.T @ NORMALIZE[normalize](energy_by_hand(attention, cross_attention.energy, ye, yd))
 
     options = {"attention": attention, "normalize": normalize}
     torch.testing.assert_close(*outputs_beside_the_recurrence(options, context))
@@ -162,10 +162,14 @@ def test_every_energy_of_the_states_with_every_normalizer(attention, normalize):
 
 @pytest.mark.parametrize("normalize", ["none", "softmax"])
 @pytest.mark.parametrize("energy", ["dot", "scaled-dot", "cosine", "bilinear", "additive"])
-def test_every_energy_of_projected_states(energy, normalize):
-    def context(look, ye, yd):
-        keys, values, query = ye @ look.Wk.weight.T, ye @ look.Wv.weight.T, look.Wq.weight @ yd
-        head = look.energy  # parameters have an axis for their one head
+def test_every_energy_of_projected_states_follows_its_formula(energy, normalize):
+    def context(cross_attention, ye, yd):
+        keys, values, query = (
+            ye @ cross_attention.Wk.weight.T,
+            ye @ cross_attention.Wv.weight.T,
+            cross_attention.Wq.weight @ yd,
+        )
+        head = cross_attention.energy  # parameters have an axis for their one head
         if energy in ("additive", "bilinear"):
             head = SimpleNamespace(**{name: one_head(p) for name, p in head.named_parameters()})
             head.Wq, head.Wk = (SimpleNamespace(weight=getattr(head, f"W{x}.weight", None)) for x in "qk")
@@ -180,7 +184,7 @@ def one_head(parameter):
 
 
 @pytest.mark.parametrize("normalize", ["none", "softmax", "sparsemax"])
-def test_the_extreme_case_of_the_lecture(normalize):
+def test_a_query_equal_to_an_encoder_state_retrieves_this_state(normalize):
     """*Deep Learning IX*: if y^d(t) equals y^e(i), the attention returns y^e(i).
 
     With raw scores that holds for orthonormal states, with softmax in the limit of long ones.
@@ -194,7 +198,7 @@ def test_the_extreme_case_of_the_lecture(normalize):
 
 
 @pytest.mark.parametrize("normalize", ["none", "sparsemax"])
-def test_bahdanau_with_another_normalizer(normalize):
+def test_bahdanau_with_another_normalizer_follows_the_equations(normalize):
     model = make({"kind": "recurrent"}, {"kind": "bahdanau", "normalize": normalize}, tie="none")
     batch = make_batch()
     scores = model(batch.source[:1], batch.target[:1, :-1], batch.source_lengths[:1])
@@ -210,15 +214,15 @@ def test_bahdanau_with_another_normalizer(normalize):
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
-def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
+def test_bahdanau_follows_the_equations(kind):
     model = make({"kind": "recurrent", "cell": kind}, {"kind": "bahdanau", "cell": kind}, tie="none")
     batch = make_batch()
     scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     energy, first = model.decoder.attention.energy, model.decoder.initial_state.map
     w = weights_of(model.decoder.stack.layers[0])
     for b in range(3):
-        words = batch.source[b, : batch.source_lengths[b]]
-        h = both_directions(kind, model, words)
+        tokens = batch.source[b, : batch.source_lengths[b]]
+        h = both_directions(kind, model, tokens)
         last = torch.cat([h[-1, :16], h[0, 16:]])  # where each direction ended
         state = tuple(torch.tanh(first.weight @ last + first.bias).chunk(2 if kind == "lstm" else 1))
         for t in range(batch.target.shape[1] - 1):
@@ -254,7 +258,7 @@ def test_input_feeding_gives_the_last_context_to_the_next_step():
     batch = make_batch()
     scores = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     w, first = weights_of(model.decoder.stack.layers[0]), model.decoder.initial_state.map
-    ye, last = read("gru", model, batch.source[0])
+    ye, last = encode_by_hand("gru", model, batch.source[0])
     state, ya = (torch.tanh(first.weight @ last[0] + first.bias),), torch.zeros(32, dtype=torch.float64)
     for t in range(batch.target.shape[1] - 1):
         state = cell_of("gru", w, state, torch.cat([vector(model.target, batch.target[0, t]), ya]))
@@ -293,7 +297,7 @@ def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():
     "decoder", [{"attention": "dot"}, {"attention": "additive"}, {"attention": "projected"}]
 )
 @pytest.mark.parametrize("normalize", ["none", "entmax"])
-def test_steps_of_the_search_are_those_of_teacher_forcing(decoder, normalize):
+def test_decoding_steps_equal_teacher_forcing(decoder, normalize):
     model = make(
         {"kind": "recurrent", "bidirectional": False},
         {"kind": "recurrent", "normalize": normalize, **decoder},
@@ -301,14 +305,14 @@ def test_steps_of_the_search_are_those_of_teacher_forcing(decoder, normalize):
     batch = make_batch()
     memory = model.encode(batch.source, batch.source_lengths)
     x = model.target(batch.target[:, :-1])
-    at_once, _ = model.decoder(x, memory)
+    full, _ = model.decoder(x, memory)
     state = model.decoder.start(memory, x)
     for t in range(x.shape[1]):
         features, state = model.decoder.step(x[:, t], state)
-        torch.testing.assert_close(features, at_once[:, t])
+        torch.testing.assert_close(features, full[:, t])
 
 
-def test_what_does_not_apply_is_an_error_of_one_sentence():
+def test_options_that_do_not_apply_are_errors():
     encoder = {"kind": "recurrent", "bidirectional": False}
     for decoder, message in (
         (

@@ -41,20 +41,14 @@ def test_a_loaded_model_computes_the_same(tmp_path, section):
     before = torch.random.get_rng_state()
     loaded = folders.load(tmp_path)
     assert torch.equal(before, torch.random.get_rng_state())  # loading does not advance the global generator
-    tokens = torch.tensor([model_ids(loaded, "ein Hund")])
-    given = (tokens, tokens) if section["encoder"] else (tokens,)
+    tokens = torch.tensor([loaded.target_tokenizer.encode("ein Hund")])
+    inputs = (tokens, tokens) if section["encoder"] else (tokens,)
     weights = model.state_dict()
     assert all(torch.equal(x, weights[name]) for name, x in loaded.state_dict().items())
-    torch.testing.assert_close(
-        loaded(*given), model(*given)
-    )  # memory alignment of the weights may change rounding
-    assert (
-        loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
-    )
-
-
-def model_ids(model, text):
-    return model.target_tokenizer.encode(text)
+    # Not torch.equal: the memory alignment of the weights may change rounding.
+    torch.testing.assert_close(loaded(*inputs), model(*inputs))
+    assert loaded.card == {"name": "small"}
+    assert loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
 
 
 def damage_truncated(path):
@@ -67,16 +61,13 @@ def damage_version(path):
     (path / "config.json").write_text(json.dumps({**config, "format": 99}))
 
 
-def damage_shape(path):
-    config = json.loads((path / "config.json").read_text())
-    config["model"]["decoder"]["inner"] = 32
-    (path / "config.json").write_text(json.dumps(config))
+def set_decoder(key, value):
+    def damage(path):
+        config = json.loads((path / "config.json").read_text())
+        config["model"]["decoder"][key] = value
+        (path / "config.json").write_text(json.dumps(config))
 
-
-def damage_layers(path):
-    config = json.loads((path / "config.json").read_text())
-    config["model"]["decoder"]["layers"] = 3
-    (path / "config.json").write_text(json.dumps(config))
+    return damage
 
 
 def damage_tokenizer(path):
@@ -86,8 +77,8 @@ def damage_tokenizer(path):
 DAMAGES = [
     (damage_truncated, "truncated or damaged"),
     (damage_version, "format 99"),
-    (damage_shape, "holds 'decoder.layers.0.feed"),
-    (damage_layers, "lacks 'decoder.layers.1"),
+    (set_decoder("inner", 32), "holds 'decoder.layers.0.feed"),
+    (set_decoder("layers", 3), "lacks 'decoder.layers.1"),
     (damage_tokenizer, "belongs to another model"),
     (lambda path: (path / "config.json").write_text("{"), "damaged"),
     (lambda path: (path / "config.json").write_text("[]"), "damaged"),
@@ -98,15 +89,15 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "output"), DAMAGES, ids=[output for _, output in DAMAGES])
-def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, damage, output):
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=[message for _, message in DAMAGES])
+def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, damage, message):
     write(tmp_path, **SECTIONS[0])
     damage(tmp_path)
-    with pytest.raises(FolderError, match=output) as error:
+    with pytest.raises(FolderError, match=message) as error:
         folders.load(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_folder_is_named(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FolderError, match="nowhere"):
         folders.load(tmp_path / "nowhere")

@@ -21,12 +21,12 @@ def test_a_frame_is_mapped_by_a_matrix_and_a_bias():
     assert FrameProjection(3, 8, bias=False).projection.bias is None
 
 
-def test_a_classifier_of_frames_equals_torch_s_transformer_with_the_same_weights():
+def test_a_classifier_of_frames_equals_torchs_transformer_with_the_same_weights():
     block = {"kind": "classifier", "dim": 16, "input": "frames", "encoder": ENCODER, "pooling": "mean"}
     model = regard.build(block, 5, 7).double().eval()
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
-    torchs = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    for theirs, ours in zip(torchs.layers, model.encoder.layers, strict=True):
+    torch_encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    for theirs, ours in zip(torch_encoder.layers, model.encoder.layers, strict=True):
         parts = [ours.attention.Wq, ours.attention.Wk, ours.attention.Wv]
         attention = theirs.self_attn
         attention.in_proj_weight.data = torch.cat([part.weight for part in parts])
@@ -41,7 +41,7 @@ def test_a_classifier_of_frames_equals_torch_s_transformer_with_the_same_weights
     x, lengths = torch.randn(2, 6, 5, dtype=torch.float64), torch.tensor([6, 4])
     padding = torch.arange(6) >= lengths[:, None]
     mapped = model.source.projection(x) + Sinusoidal(16).double()(torch.zeros(2, 6, 16, dtype=torch.float64))
-    states = torchs(mapped, src_key_padding_mask=padding)
+    states = torch_encoder(mapped, src_key_padding_mask=padding)
     pooled = torch.stack([row[:n].mean(0) for row, n in zip(states, lengths.tolist(), strict=True)])
     torch.testing.assert_close(model(x, lengths), model.head.labels(pooled))
 
@@ -68,7 +68,7 @@ def test_flops_count_the_linear_map_of_the_frames():
         ("language", {}, "model.input is frames and model.encoder is null"),
     ],
 )
-def test_options_that_frames_do_not_have_are_named(task, changes, message):
+def test_options_that_do_not_apply_to_frames_are_errors(task, changes, message):
     data = {"train": ["x.csv"], "hold_out": 0.1}
     recipe = {"task": task, "data": data, "model": {"input": "frames", **changes}}
     with pytest.raises(RegardError) as error:
@@ -81,7 +81,7 @@ def test_an_unknown_input_is_an_error_that_names_the_key():
         load_recipe({"task": "classify", "data": {"train": ["x.csv"]}, "model": {"input": "pixels"}})
 
 
-def test_what_needs_text_refuses_a_model_of_numbers():
+def test_uses_that_need_text_refuse_a_model_of_frames():
     model = regard.build({"kind": "classifier", "dim": 8, "input": {"kind": "frames"}}, 3, 6)
     with pytest.raises(OptionError, match="serving takes a model that reads text, and this classifier reads"):
         require_text(model, "serving")

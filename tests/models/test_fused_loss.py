@@ -17,8 +17,8 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVID
 
 
 def test_the_interpreted_kernel_equals_float64():
-    done = run_interpreted(Path(__file__).with_name("loss_cases.py"))
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    process = run_interpreted(Path(__file__).with_name("loss_cases.py"))
+    assert process.returncode == 0, process.stdout + process.stderr[-2000:]
 
 
 @pytest.mark.parametrize("rows", [1, 127, 128, 129, 25_000])
@@ -30,11 +30,11 @@ def test_chunks_cover_all_rows_and_have_about_one_size(rows):
     assert min(sizes) > max(sizes) - 128 * len(sizes)
 
 
-def test_no_rows_have_no_chunks():
+def test_zero_rows_have_no_chunks():
     assert fused_loss._chunks(0, 37_000) == []
 
 
-def test_a_cpu_and_r_drop_take_the_plain_path():
+def test_a_cpu_takes_the_plain_path():
     x, w = torch.randn(1, 4, 8), torch.randn(2000, 8)
     with use_parts("loss"):
         assert not fused_loss.can_fuse(x, w)

@@ -37,8 +37,8 @@ def test_restored_weights_give_the_same_integers_and_scales_in_the_arithmetic_of
     assert torch.equal(largest / 127, scale)
     # As pack_int8 of engine.cpp computes it.
     assert torch.equal((restored * (127 / largest)[:, None]).round(), values.float())
-    again = int8.quantize(restored)
-    assert torch.equal(again[0], values) and torch.equal(again[1], scale)
+    for requantized, expected in zip(int8.quantize(restored), (values, scale), strict=True):
+        assert torch.equal(requantized, expected)
 
 
 def test_a_row_of_zeros_stays_zero():
@@ -46,7 +46,7 @@ def test_a_row_of_zeros_stays_zero():
     assert not values.any() and scale.tolist() == [1.0, 1.0]
 
 
-def test_small_tensors_norms_and_biases_stay_as_they_are():
+def test_small_tensors_and_vectors_are_not_quantized():
     stored = int8.quantized(
         {"matrix": torch.ones(64, 64), "small": torch.ones(4, 4), "bias": torch.ones(9999)}
     )
@@ -64,55 +64,57 @@ def folders(tmp_path):
 
 
 def test_a_folder_in_int8_is_loaded_with_restored_weights(folders):
-    plain, small = map(load, folders)
-    assert (plain.stored_precision, small.stored_precision) == ("float32", "int8")
-    different = 0
-    for (name, p), q in zip(plain.named_parameters(), small.parameters(), strict=True):
+    plain, quantized_model = map(load, folders)
+    assert (plain.stored_precision, quantized_model.stored_precision) == ("float32", "int8")
+    quantized = 0
+    for (name, p), q in zip(plain.named_parameters(), quantized_model.parameters(), strict=True):
         assert q.dtype == torch.float32
         if int8.is_quantized(p):
             expected = torch.empty_like(p)
             int8.restore(*int8.quantize(p), expected)
             assert torch.equal(q, expected), name
-            different += 1
+            quantized += 1
         else:
             assert torch.equal(q, p), name
-    assert different == 4  # the feed-forward matrices of encoder and decoder; the others are too small
+    assert (
+        quantized == 4
+    )  # the feed-forward matrices of encoder and decoder; the others are too quantized_model
 
 
 def test_the_engine_computes_in_int8_by_default(folders):
-    plain, small = map(load, folders)
-    if why_not(small, "int8") is not None:
+    plain, quantized_model = map(load, folders)
+    if why_not(quantized_model, "int8") is not None:
         pytest.skip("no int8 engine here")
-    assert regard.fast(small).precision == "int8" and regard.fast(plain).precision == "float32"
-    assert regard.fast(small, "float32").precision == "float32"
+    assert regard.fast(quantized_model).precision == "int8" and regard.fast(plain).precision == "float32"
+    assert regard.fast(quantized_model, "float32").precision == "float32"
     texts = ["Tom is here.", "a b c", "9"]
-    translations = regard.translate(texts, regard.fast(small), "de", beam=2)
-    assert translations == regard.translate(texts, regard.fast(small, "int8"), "de", beam=2)
+    translations = regard.translate(texts, regard.fast(quantized_model), "de", beam=2)
+    assert translations == regard.translate(texts, regard.fast(quantized_model, "int8"), "de", beam=2)
 
 
-def drop(tensors):
+def drop_scales(tensors):
     del tensors["decoder.layers.0.feed.W1.weight.scale"]
 
 
-def short(tensors):
+def shorten_scales(tensors):
     tensors["decoder.layers.0.feed.W1.weight.scale"] = torch.ones(3)
 
 
-def nan(tensors):
+def nan_scales(tensors):
     tensors["decoder.layers.0.feed.W1.weight.scale"][0] = torch.nan
 
 
-def half(tensors):
+def half_scales(tensors):
     tensors["decoder.layers.0.feed.W1.weight.scale"] = tensors["decoder.layers.0.feed.W1.weight.scale"].half()
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (drop, "as torch.int8, which is not a dtype of weights"),
-        (short, r"holds 512 rows of 'decoder.layers.0.feed.W1.weight' and \(3,\) scales"),
-        (nan, "NaN or infinity"),
-        (half, "with scales in torch.float16, and int8 with float32 is expected"),
+        (drop_scales, "as torch.int8, which is not a dtype of weights"),
+        (shorten_scales, r"holds 512 rows of 'decoder.layers.0.feed.W1.weight' and \(3,\) scales"),
+        (nan_scales, "NaN or infinity"),
+        (half_scales, "with scales in torch.float16, and int8 with float32 is expected"),
     ],
 )
 def test_a_damaged_file_is_refused(folders, edit, message):

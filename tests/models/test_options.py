@@ -20,7 +20,7 @@ def test_a_block_is_the_registered_class_of_its_kind_and_has_a_default():
     assert EncoderOptions.model_validate(TextCnnEncoderOptions(width=7)).width == 7
 
 
-def test_a_kind_alone_is_short_for_its_block_where_that_is_allowed():
+def test_some_blocks_can_be_written_as_their_kind_alone():
     assert PoolingOptions.model_validate("max") == MaxPoolingOptions()
     assert isinstance(PoolingOptions.model_validate("max").build(3), MaxPooling)
     with pytest.raises(ValidationError, match="tag"):
@@ -64,9 +64,9 @@ def test_masks_combine_as_the_objects_do():
 
 def test_every_energy_and_position_can_be_built():
     assert all(make(4, 2) is not None for make in ENERGIES.values())
-    acts = {
+    parts = {  # bias, rotary encoding and encoding of the inputs of each scheme
         name: (position.bias(2, 4, True), position.rotary(4), position.inputs(8, 5))
         for name, position in POSITIONS.items()
     }
-    assert acts["alibi"][0] is not None and acts["rotary"][1] is not None
-    assert acts["none"][:2] == (None, None)
+    assert parts["alibi"][0] is not None and parts["rotary"][1] is not None
+    assert parts["none"][:2] == (None, None)

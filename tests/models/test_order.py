@@ -1,6 +1,6 @@
-"""Row 22: without positions a model cannot distinguish two word orders; with any position scheme it can.
+"""Without positions a model cannot distinguish two word orders; with any position scheme it can.
 
-The sentences are Enevoldsen's.
+Row 22 of docs/lectures.md; the sentences are Enevoldsen's.
 """
 
 import math
@@ -112,7 +112,7 @@ def test_training_separates_two_orders_with_positions(name):
 
 def test_a_symmetric_position_scheme_cannot_distinguish_a_reversed_text():
     """ALiBi encodes distance but not direction: without EOS a reversed text gives the same output."""
-    forwards, backwards = tokens(TEACHER, " ".join(reversed(TEACHER.split())), end=False)
+    forward, backward = tokens(TEACHER, " ".join(reversed(TEACHER.split())), end=False)
     for scheme, differs in (
         ("alibi", False),
         ("rotary", True),
@@ -120,7 +120,7 @@ def test_a_symmetric_position_scheme_cannot_distinguish_a_reversed_text():
         ("relative-vectors", True),
     ):
         model = classifier({**LAYER, "position": scheme}, "mean")
-        one, other = model(torch.stack([forwards, backwards]))
+        one, other = model(torch.stack([forward, backward]))
         assert ((one - other).abs().max() > 1e-9) == differs, scheme
     model = classifier({**LAYER, "position": "alibi"}, "mean")
     one, other = model(tokens(TEACHER, " ".join(reversed(TEACHER.split()))))  # EOS breaks the symmetry

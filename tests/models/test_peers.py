@@ -1,7 +1,7 @@
-"""Rows 23, 24 and 31: encoders, poolings and classifiers against torch's own layers with the same weights.
+"""Encoders, poolings and classifiers against torch's own layers with the same weights.
 
-Covers encoder.py, pooling.py and classifier.py. Every text of a batch is also computed alone by the peer, so
-an influence of padding would be detected.
+Rows 23, 24 and 31 of docs/lectures.md. Covers encoder.py, pooling.py and classifier.py. torch computes every
+text of a batch by itself, so that an influence of padding would be detected.
 """
 
 import pytest
@@ -14,11 +14,6 @@ from regard.models.build import build
 VOCAB, DIM, LABELS = 30, 16, 3
 LENGTHS = torch.tensor([9, 5, 1])
 LAYER = {"kind": "transformer", "layers": 2, "heads": 4, "inner": 24, "activation": "relu"}
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
 
 
 def make(encoder, pooling, **more):
@@ -40,11 +35,11 @@ def words_of(model, tokens, row):
     return model.source.table.weight[tokens[row, : LENGTHS[row]]]  # (T, DIM)
 
 
-def largest_difference(model, vector_by_peer, head=None):
-    """Between the model's scores of a padded batch and those of the peer's vector of each text alone."""
+def largest_difference(model, vector_by_torch, head=None):
+    """Largest difference of scores: the model on a padded batch, and torch on one text at a time."""
     tokens = texts()
     head = head or model.head.labels
-    rows = [head(vector_by_peer(words_of(model, tokens, row))) for row in range(3)]
+    rows = [head(vector_by_torch(words_of(model, tokens, row))) for row in range(3)]
     expected = torch.stack(rows).detach()
     scores = model(tokens, LENGTHS).detach()  # (texts, labels)
     assert scores.shape == expected.shape
@@ -56,18 +51,16 @@ def largest_difference(model, vector_by_peer, head=None):
 
 def torch_attention(pooling):
     """nn.MultiheadAttention with the weights of an attention pooling and an identity output projection."""
-    ours, peer = (
-        pooling.attention,
-        nn.MultiheadAttention(DIM, pooling.attention.heads, batch_first=True).double(),
-    )
+    ours = pooling.attention
+    theirs = nn.MultiheadAttention(DIM, ours.heads, batch_first=True).double()
     with torch.no_grad():
-        for part, linear in zip(peer.in_proj_weight.chunk(3), (ours.Wq, ours.Wk, ours.Wv), strict=True):
+        for part, linear in zip(theirs.in_proj_weight.chunk(3), (ours.Wq, ours.Wk, ours.Wv), strict=True):
             part.copy_(linear.weight)
         biases = [torch.zeros(DIM) if x.bias is None else x.bias for x in (ours.Wq, ours.Wk, ours.Wv)]
-        peer.in_proj_bias.copy_(torch.cat(biases))
-        peer.out_proj.weight.copy_(torch.eye(DIM))
-        peer.out_proj.bias.zero_()
-    return lambda words: peer(pooling.query[None], words[None], words[None])[0].flatten()
+        theirs.in_proj_bias.copy_(torch.cat(biases))
+        theirs.out_proj.weight.copy_(torch.eye(DIM))
+        theirs.out_proj.bias.zero_()
+    return lambda words: theirs(pooling.query[None], words[None], words[None])[0].flatten()
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "max"])
@@ -80,10 +73,10 @@ def test_bag_of_words_poolings_equal_torchs_embedding_bag(kind):
     torch.testing.assert_close(model(tokens, LENGTHS), model.head.labels(bag(flat, starts)))
 
 
-@pytest.mark.parametrize(("cell", "peer"), [("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM)])
-def test_recurrent_pooling_is_the_last_state_of_torchs_recurrence(cell, peer):
+@pytest.mark.parametrize(("cell", "torch_class"), [("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM)])
+def test_recurrent_pooling_is_the_last_state_of_torchs_recurrence(cell, torch_class):
     model = make({"kind": "embedding"}, {"kind": "recurrent", "cell": cell, "width": 10})
-    theirs = peer(DIM, 10, batch_first=True).double()
+    theirs = torch_class(DIM, 10, batch_first=True).double()
     theirs.load_state_dict(model.pooling.stack.layers[0].state_dict())
     assert largest_difference(model, lambda words: theirs(words[None])[0][0, -1]) < 1e-10
 
@@ -113,15 +106,15 @@ def test_attention_pooling_with_an_additive_energy_equals_yang_et_al():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_the_feed_forward_classifier_on_averaged_vectors(activation):
+def test_the_feed_forward_classifier_is_torchs_linear_layers_on_averaged_vectors(activation):
     model = make({"kind": "embedding"}, "mean", head={"layers": 2, "width": 7, "activation": activation})
     shape = [(DIM, 7), (7, 7), (7, LABELS)]
     linears = [nn.Linear(a, b).double() for a, b in shape]
     for linear, ours in zip(linears, [*model.head.hidden, model.head.labels], strict=True):
         linear.load_state_dict(ours.state_dict())
     act = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]
-    peer = nn.Sequential(linears[0], act(), linears[1], act(), linears[2])
-    assert largest_difference(model, lambda words: words.mean(0), peer) < 1e-10
+    head = nn.Sequential(linears[0], act(), linears[1], act(), linears[2])
+    assert largest_difference(model, lambda words: words.mean(0), head) < 1e-10
 
 
 def test_the_convolutional_classifier_is_kims_by_hand():
@@ -213,10 +206,11 @@ def test_self_attention_on_top_of_an_lstm_is_torchs_lstm_and_encoder():
     lstm = nn.LSTM(DIM, 6, batch_first=True, bidirectional=True).double()
     lstm.load_state_dict(model.encoder.below.stack.layers[0].state_dict())
     attention = torch_transformer(model.encoder.above)
-    assert (
-        largest_difference(model, lambda words: attention(model.encoder.fit(lstm(words[None])[0][0])).mean(0))
-        < 1e-10
-    )
+
+    def vector(words):
+        return attention(model.encoder.fit(lstm(words[None])[0][0])).mean(0)
+
+    assert largest_difference(model, vector) < 1e-10
 
 
 def test_self_attention_on_top_of_convolutions_is_torchs_convolution_and_encoder():

@@ -13,20 +13,16 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.data.tag_schemes import Span
-from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from regard.data.tokenizer import EOS, PAD, UNK, Tokenizer
 from regard.data.word_character_tokenizer import WordCharacterTokenizer
 from regard.errors import DataError, OptionError
 from regard.models.build import build
 from regard.models.character_features import CharacterFeatures, drop_words, split_characters, word_shape
 from regard.models.crf import rules
 from regard.models.tagger import Tagger, TaggerOptions, tag_spans
+from tests.decoding.model_folders import TAGGED as ROWS
+from tests.models.small import batch_of
 
-ROWS = [
-    ("ada lovelace met Babbage", "B-PER I-PER O B-PER"),
-    ("London", "B-LOC"),
-    ("the Tower of London in London is in London", "O B-LOC I-LOC I-LOC O B-LOC O O B-LOC"),
-    ("nothing here", "O O"),
-]
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 16}
 ENCODERS: dict[str, Any] = {
     "recurrent": {"kind": "recurrent", "cell": "lstm"},
@@ -41,10 +37,14 @@ ENCODERS: dict[str, Any] = {
 
 
 def make_tagger(
-    encoder: str = "recurrent", *, letters: bool = True, dtype: torch.dtype = torch.float64, **more: Any
+    encoder: str = "recurrent",
+    *,
+    use_characters: bool = True,
+    dtype: torch.dtype = torch.float64,
+    **more: Any,
 ) -> Tagger:
     """A small tagger with its tokenizers, without dropout by default."""
-    characters = {"dim": 4, "width": 8, "kernel": 3} if letters else None
+    characters = {"dim": 4, "width": 8, "kernel": 3} if use_characters else None
     options = {
         "kind": "tagger",
         "dim": 20,
@@ -55,7 +55,7 @@ def make_tagger(
     }
     config = TaggerOptions.model_validate(options).model_dump()
     source = Tokenizer.train(
-        [text for text, _ in ROWS], "word-characters" if letters else "word", 100, lowercase=True
+        [text for text, _ in ROWS], "word-characters" if use_characters else "word", 100, lowercase=True
     )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
     model = build(config, len(source), len(target)).to(dtype)
@@ -64,26 +64,20 @@ def make_tagger(
 
 
 def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
-    """A batch as the trainer makes it."""
-    sources = [torch.tensor([*model.source_tokenizer.encode(text), EOS]) for text, _ in rows]
-    targets = [torch.tensor([BOS, *model.target_tokenizer.encode(tags), EOS]) for _, tags in rows]
-    pad = lambda many: torch.nn.utils.rnn.pad_sequence(many, batch_first=True, padding_value=PAD)  # noqa: E731
-    lengths = lambda many, less: torch.tensor([len(item) - less for item in many])  # noqa: E731
-    return Batch(
-        pad(targets), lengths(targets, 1), torch.arange(len(rows)), pad(sources), lengths(sources, 0)
-    )
+    sources = model.source_tokenizer.encode_batch([text for text, _ in rows])
+    return batch_of(sources, model.target_tokenizer.encode_batch([tags for _, tags in rows]))
 
 
 def test_rows_are_split_into_words_and_characters() -> None:
-    spelled = Tokenizer.train(["a bc", "bc"], "word-characters", 20)
-    assert isinstance(spelled, WordCharacterTokenizer)
-    rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
+    tokenizer = Tokenizer.train(["a bc", "bc"], "word-characters", 20)
+    assert isinstance(tokenizer, WordCharacterTokenizer)
+    rows = [[*tokenizer.encode("bc a"), EOS], [*tokenizer.encode("xyz"), EOS]]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    words, letters, counts = split_characters(source, len(spelled.words))
-    known = spelled.words.vocabulary
+    words, characters, counts = split_characters(source, len(tokenizer.words))
+    known = tokenizer.words.vocabulary
     assert words.tolist() == [[known["bc"], known["a"]], [UNK, PAD]]
     spell = lambda text: [byte + 1 for byte in text] + [0] * (3 - len(text))  # noqa: E731
-    assert letters.tolist() == [[spell(b"bc"), spell(b"a")], [spell(b"xyz"), [0, 0, 0]]]
+    assert characters.tolist() == [[spell(b"bc"), spell(b"a")], [spell(b"xyz"), [0, 0, 0]]]
     assert counts.tolist() == [2, 1]
 
 
@@ -96,8 +90,8 @@ def test_rows_are_split_into_words_and_characters() -> None:
     ],
 )  # fmt: skip
 def test_the_shape_features_of_a_word(word: str, flags: list[int]) -> None:
-    letters = torch.tensor([byte + 1 for byte in word.encode()] + [0, 0])
-    assert word_shape(letters).int().tolist() == flags
+    characters = torch.tensor([byte + 1 for byte in word.encode()] + [0, 0])
+    assert word_shape(characters).int().tolist() == flags
 
 
 def test_padding_after_the_last_character_of_a_word_changes_nothing() -> None:
@@ -115,9 +109,9 @@ def test_word_dropout_has_the_given_rate_and_skips_padding() -> None:
 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
-@pytest.mark.parametrize(("letters", "crf"), [(True, True), (False, False)])
-def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool, crf: bool) -> None:
-    model = make_tagger(encoder, letters=letters, crf=crf, dtype=torch.float32).train()
+@pytest.mark.parametrize(("use_characters", "crf"), [(True, True), (False, False)])
+def test_every_encoder_learns_its_training_sentences(encoder: str, use_characters: bool, crf: bool) -> None:
+    model = make_tagger(encoder, use_characters=use_characters, crf=crf, dtype=torch.float32).train()
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(60):
         optimizer.zero_grad()
@@ -133,12 +127,12 @@ def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool
 @pytest.mark.parametrize("crf", [True, False])
 def test_the_other_sentences_of_a_batch_change_nothing(encoder: str, crf: bool) -> None:
     model = make_tagger(encoder, crf=crf)
-    together = model.loss(batch(model, ROWS))
-    alone = [model.loss(batch(model, [row])) for row in ROWS]
-    torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).sum())
+    batched = model.loss(batch(model, ROWS))
+    single = [model.loss(batch(model, [row])) for row in ROWS]
+    torch.testing.assert_close(batched.total, torch.stack([loss.total for loss in single]).sum())
     assert (
-        together.tokens
-        == sum(int(loss.tokens) for loss in alone)
+        batched.tokens
+        == sum(int(loss.tokens) for loss in single)
         == sum(len(text.split()) for text, _ in ROWS)
     )
 
@@ -155,10 +149,10 @@ def test_outputs_are_well_formed_even_if_the_scores_favour_invalid_tags(encoder:
     assert [len(tags) for tags in tagged] == [1, 7, 3, 12, 0]
     assert all(model.scheme.problems(tags) == [] for tags in tagged)
     assert any(name[0] == "I" for tags in tagged for name in tags)  # allowed inside a span
-    words, letters, lengths = model.read(
+    words, characters, lengths = model.read(
         torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5])
     )
-    greedy = [model.tags[i] for i in model(words, letters, lengths)[0].argmax(-1).tolist()]
+    greedy = [model.tags[i] for i in model(words, characters, lengths)[0].argmax(-1).tolist()]
     assert model.scheme.problems(greedy)
 
 
@@ -175,24 +169,24 @@ def test_tags_have_the_order_of_the_sentences_with_any_batch_size() -> None:
 def test_an_unseen_word_is_recognised_by_its_characters() -> None:
     """Two unknown words get different scores; without characters they get the same."""
     scores: dict[bool, Tensor] = {}
-    for letters in (True, False):
-        model = make_tagger(letters=letters)
+    for use_characters in (True, False):
+        model = make_tagger(use_characters=use_characters)
         rows = [torch.tensor([*model.source_tokenizer.encode(word), EOS]) for word in ("Zuse", "runs")]
         source = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        words, spelled, lengths = model.read(source, torch.tensor([len(row) for row in rows]))
+        words, characters, lengths = model.read(source, torch.tensor([len(row) for row in rows]))
         assert words[:, 0].tolist() == [UNK, UNK]
-        scores[letters] = model(words, spelled, lengths)[:, 0]
+        scores[use_characters] = model(words, characters, lengths)[:, 0]
     assert not torch.allclose(scores[True][0], scores[True][1])
     torch.testing.assert_close(scores[False][0], scores[False][1])
 
 
 def test_case_does_not_change_the_word_id_but_changes_the_characters() -> None:
     model = make_tagger()
-    words, letters, _ = model.read(
+    words, characters, _ = model.read(
         torch.tensor([[*model.source_tokenizer.encode("London LONDON"), EOS]]), torch.tensor([15])
     )
     assert words[0, 0] == words[0, 1] != UNK
-    assert letters is not None and not torch.equal(letters[0, 0], letters[0, 1])
+    assert characters is not None and not torch.equal(characters[0, 0], characters[0, 1])
 
 
 def test_a_sentence_with_an_unknown_tag_is_left_out_of_the_loss() -> None:
@@ -212,7 +206,7 @@ def test_constrained_training_counts_only_well_formed_paths() -> None:
     assert torch.isinf(rules(constrained.tags).between).any()
 
 
-def test_a_row_with_too_few_tags_is_named() -> None:
+def test_a_row_with_too_few_tags_is_an_error() -> None:
     model = make_tagger()
     with pytest.raises(DataError, match="row 0 has 2 words and 1 tags"):
         model.loss(batch(model, [("a b", "O")]))
@@ -242,26 +236,26 @@ def test_spans_have_positions_and_types() -> None:
     assert tag_spans(model, [ROWS[0][0].split()]) == [[Span(0, 2, "PER"), Span(3, 4, "PER")]]
 
 
-@pytest.mark.parametrize("letters", [True, False])
-def test_flops_grow_with_words_and_with_characters(letters: bool) -> None:
-    model = make_tagger("transformer", letters=letters, dtype=torch.float32)
-    ten = model.flops(11 + 50 * letters, 11)
-    assert model.flops(21 + 100 * letters, 21) > 2 * ten  # attention is quadratic
-    if letters:
-        per_letter = (model.flops(111, 11) - model.flops(61, 11)) / 50
-        assert per_letter == 2 * 4 * 8 * 3  # dim · width · kernel, multiply and add
+@pytest.mark.parametrize("use_characters", [True, False])
+def test_flops_grow_with_words_and_with_characters(use_characters: bool) -> None:
+    model = make_tagger("transformer", use_characters=use_characters, dtype=torch.float32)
+    ten_words = model.flops(11 + 50 * use_characters, 11)
+    assert model.flops(21 + 100 * use_characters, 21) > 2 * ten_words  # attention is quadratic
+    if use_characters:
+        per_character = (model.flops(111, 11) - model.flops(61, 11)) / 50
+        assert per_character == 2 * 4 * 8 * 3  # dim · width · kernel, multiply and add
 
 
 @pytest.mark.parametrize("crf", [True, False])
 def test_the_recall_margin_applies_to_entity_tokens_in_training_only(crf: bool) -> None:
     """Training adds 2 to the score of O where the gold tag is not O, as a larger bias does."""
-    plain, harder = make_tagger(crf=crf).train(), make_tagger(crf=crf, recall=2.0).train()
-    harder.load_state_dict(plain.state_dict())
+    plain, with_margin = make_tagger(crf=crf).train(), make_tagger(crf=crf, recall=2.0).train()
+    with_margin.load_state_dict(plain.state_dict())
     missed, empty = batch(plain, [("ada", "B-PER")]), batch(plain, [ROWS[3]])
-    torch.testing.assert_close(harder.loss(empty).total, plain.loss(empty).total)
+    torch.testing.assert_close(with_margin.loss(empty).total, plain.loss(empty).total)
     with torch.no_grad():
-        raised = make_tagger(crf=crf).train()
-        raised.load_state_dict(plain.state_dict())
-        raised.output.bias[plain.tags.index("O")] += 2.0
-    torch.testing.assert_close(harder.loss(missed).total, raised.loss(missed).total)
-    torch.testing.assert_close(harder.eval().loss(missed).total, plain.eval().loss(missed).total)
+        with_bias = make_tagger(crf=crf).train()
+        with_bias.load_state_dict(plain.state_dict())
+        with_bias.output.bias[plain.tags.index("O")] += 2.0
+    torch.testing.assert_close(with_margin.loss(missed).total, with_bias.loss(missed).total)
+    torch.testing.assert_close(with_margin.eval().loss(missed).total, plain.eval().loss(missed).total)

@@ -17,7 +17,7 @@ from regard.files.checksums import file_sha256
 from regard.models import folder as folders
 from regard.search import build_index
 from regard.search.index import Index, IndexInfo
-from tests.models.tampering import INDEXES, READERS, TAMPERINGS, change, save, save_tagger
+from tests.models.tampering import INDEX_TAMPERINGS, TAGGER_TAMPERINGS, TAMPERINGS, change, save, save_tagger
 from tests.search.test_index import documents, flip, random_vectors
 
 
@@ -37,56 +37,56 @@ def tagger(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(tmp_path, translator):
+def model(tmp_path, translator):
     return shutil.copytree(translator, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "card.json", "config.json"])
-def test_a_flipped_bit_is_detected_in_every_file(copied, name):
-    folders.load(copied)
-    flip(copied / name, -3)
+def test_a_flipped_bit_is_detected_in_every_file(model, name):
+    folders.load(model)
+    flip(model / name, -3)
     with pytest.raises(FolderError, match=f"{name} (is damaged: its SHA-256|cannot be read)"):
-        folders.load(copied)
+        folders.load(model)
 
 
-def test_a_file_is_hashed_once_and_again_when_it_changed(copied, tmp_path, monkeypatch):
+def test_a_file_is_hashed_once_and_again_when_it_changed(model, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     hashed = []
     monkeypatch.setattr(checksums, "file_sha256", lambda path: hashed.append(path.name) or file_sha256(path))
-    folders.load(copied)
+    folders.load(model)
     assert sorted(hashed) == ["card.json", "config.json", "model.safetensors", "tokenizer.json"]
-    folders.load(copied)
+    folders.load(model)
     assert len(hashed) == 4
-    os.utime(copied / "card.json", (1, 1))
-    folders.load(copied)
+    os.utime(model / "card.json", (1, 1))
+    folders.load(model)
     assert hashed[4:] == ["card.json"]
 
 
-def test_a_checksum_cache_that_cannot_be_written_is_not_an_error(copied, tmp_path, monkeypatch):
+def test_a_checksum_cache_that_cannot_be_written_is_not_an_error(model, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    expected = folders.load(copied).state_dict()
+    expected = folders.load(model).state_dict()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
-    loaded = folders.load(copied).state_dict()
+    loaded = folders.load(model).state_dict()
     assert all(loaded[name].equal(expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_nan_and_infinite_weights_are_refused(copied, value):
-    change(copied, lambda tensors: next(iter(tensors.values())).view(-1).__setitem__(3, value))
+def test_nan_and_infinite_weights_are_refused(model, value):
+    change(model, lambda tensors: next(iter(tensors.values())).view(-1).__setitem__(3, value))
     with pytest.raises(FolderError, match="holds NaN or infinity in '"):
-        folders.load(copied)
+        folders.load(model)
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_a_tampered_model_is_refused_with_a_sentence(copied, tampering):
+def test_a_tampered_model_is_refused_with_a_sentence(model, tampering):
     if not tampering.startswith("checksums.json"):
-        (copied / "checksums.json").unlink()
-    TAMPERINGS[tampering](copied)
-    message = refusal(lambda: folders.load(copied))
-    assert is_sentence(message, copied), message
+        (model / "checksums.json").unlink()
+    TAMPERINGS[tampering](model)
+    message = error_message(lambda: folders.load(model))
+    assert is_sentence(message, model), message
 
 
-def refusal(call):
+def error_message(call):
     """The message of the error that a call raises."""
     with pytest.raises(RegardError) as error:
         call()
@@ -98,11 +98,11 @@ def is_sentence(message, path):
     return str(path) in message and "\n" not in message and 40 < len(message) < 600
 
 
-@pytest.mark.parametrize("tampering", READERS)
+@pytest.mark.parametrize("tampering", TAGGER_TAMPERINGS)
 def test_a_tampered_tagger_is_refused_with_a_sentence(tmp_path, tagger, tampering):
     path = shutil.copytree(tagger, tmp_path / "tagger")
-    READERS[tampering](path)
-    message = refusal(lambda: folders.load(path))
+    TAGGER_TAMPERINGS[tampering](path)
+    message = error_message(lambda: folders.load(path))
     assert is_sentence(message, path), message
 
 
@@ -115,21 +115,21 @@ def index(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("tampering", INDEXES)
+@pytest.mark.parametrize("tampering", INDEX_TAMPERINGS)
 def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering):
     path = shutil.copytree(index, tmp_path / "index")
-    for place in (path / "part-000001", path / "graph-000001"):
-        (place / "checksums.json").unlink()
-    INDEXES[tampering](path)
+    for subfolder in (path / "part-000001", path / "graph-000001"):
+        (subfolder / "checksums.json").unlink()
+    INDEX_TAMPERINGS[tampering](path)
 
     def search():
-        result = Index(path)
-        result.nearest(random_vectors(1), 3, exact=True)
-        result.nearest(random_vectors(1), 3)
-        result.bm25_search("text number 3", 3)
-        return [list(part.documents()) for part in result.segments], result.document(29)
+        loaded = Index(path)
+        loaded.nearest(random_vectors(1), 3, exact=True)
+        loaded.nearest(random_vectors(1), 3)
+        loaded.bm25_search("text number 3", 3)
+        return [list(part.documents()) for part in loaded.segments], loaded.document(29)
 
-    message = refusal(search)
+    message = error_message(search)
     assert is_sentence(message, path), message
 
 

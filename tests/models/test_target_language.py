@@ -77,7 +77,7 @@ def test_english_text_without_a_target_language_is_an_error(model):
 
 def test_a_model_of_two_languages_needs_no_target_language(tmp_path):
     model = load(multilingual(tmp_path / "two", languages=("de", "en")))
-    assert add_target([ENGLISH, GERMAN, "2 + 2"[:0]], model) == [f">>de<< {ENGLISH}", f">>en<< {GERMAN}", ""]
+    assert add_target([ENGLISH, GERMAN, ""], model) == [f">>de<< {ENGLISH}", f">>en<< {GERMAN}", ""]
     with pytest.raises(OptionError, match="does not say into which"):
         add_target(["17"], model)
 
@@ -112,12 +112,10 @@ def chunk(*texts):
 
 
 def test_a_file_job_adds_the_language_token_to_every_piece_of_a_line(folder, model):
-    long = "Tom is here. " * 6
+    long_line = "Tom is here. " * 6
     job = make_job([folder], TranslateOptions(to="fr", output="-"))
-    with_option, with_token = (
-        job.translate(chunk(ENGLISH, long)),
-        job.translate(chunk(f">>fr<< {ENGLISH}", f">>fr<< {long}")),
-    )
+    with_option = job.translate(chunk(ENGLISH, long_line))
+    with_token = job.translate(chunk(f">>fr<< {ENGLISH}", f">>fr<< {long_line}"))
     assert [r.text for r in with_option] == [r.text for r in with_token]
     assert len(with_option[1].pieces) > 1
     assert with_option[0].text == regard.translate(ENGLISH, model, to="fr")
@@ -129,13 +127,11 @@ def test_the_lines_of_a_file_have_one_language(folder, model):
     lines = [GERMAN, "Wir haben keine Zeit.", "Tom ist fair.", "", " ", "42"]
     tagged = add_target(lines, model, one_language=True)
     assert tagged == [f">>en<< {line}" if line.strip() else line for line in lines]
-    assert (
-        add_target([GERMAN, "42"], model)[1] == ">>en<< 42"
-    )  # an ambiguous text gets the language of the others
+    assert add_target([GERMAN, "42"], model)[1] == ">>en<< 42"  # an ambiguous text follows the others
     job = make_job([folder], TranslateOptions(output="-"))
     assert [r.text for r in job.translate(chunk(*lines))][:2] == regard.translate(lines[:2], model, "en")
-    long = GERMAN + " 42! " * 20
-    assert {part.source_tokens[0] for r in job.translate(chunk(long)) for part in r.translations} == {
+    long_line = GERMAN + " 42! " * 20
+    assert {part.source_tokens[0] for r in job.translate(chunk(long_line)) for part in r.translations} == {
         model.source_tokenizer.encode(">>en<< a")[0]
     }
 
@@ -148,7 +144,7 @@ def test_alignments_do_not_count_the_language_token(folder):
     assert alignment.weights.shape == (len(alignment.target_words), 4)
 
 
-def test_align_guesses_the_language_of_the_translation(model):
+def test_align_detects_the_language_of_the_translation(model):
     links = regard.align(ENGLISH, GERMAN, model, to="de")
     assert regard.align(ENGLISH, GERMAN, model) == links and max(i for i, _ in links) < 4
     aligners = [
@@ -204,8 +200,8 @@ def test_the_server_accepts_a_target_language(model):
     with running(service) as client:
         for body, text in (({"text": ENGLISH, "to": "fr"}, expected), ({"text": GERMAN}, german)):
             assert client.post("/translate", body)[1]["translations"][0]["text"] == text
-        status, refused = client.post("/translate", {"text": ENGLISH})
-        assert status == 422 and "translates into de, en, fr" in str(refused)
+        status, error = client.post("/translate", {"text": ENGLISH})
+        assert status == 422 and "translates into de, en, fr" in str(error)
         for body, text, code in (({"to": "fr"}, expected, "fr"), ({"target": GERMAN}, GERMAN, "de")):
             _, attention = client.post("/attention", {"text": ENGLISH, "kinds": ["cross"], **body})
             assert attention["text"] == text and attention["attention"][0]["columns"][0] == f">>{code}<<"

@@ -1,4 +1,7 @@
-"""Row 34: normalisation makes deep stacks trainable (benchmarks.trainability; norms of transformer.py)."""
+"""Normalisation makes deep stacks trainable.
+
+Row 34 of docs/lectures.md. Covers the norms of transformer.py; uses benchmarks/trainability.py.
+"""
 
 import math
 

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.tokenizer import Tokenizer
-from regard.models.build import build
 from regard.models.folder import load, save
-from regard.models.tagger import TaggerOptions
 from regard.pipelines.classify import classify
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
@@ -18,7 +15,6 @@ from regard.serving.request_limits import RequestLimits
 from regard.serving.text_services import make_service
 from tests import forked
 from tests.decoding import model_folders
-from tests.models.test_tagger import ENCODERS, ROWS
 from tests.search.small import embedder
 from tests.serving.server import process, running, write_model
 from tests.serving.test_metrics import parse
@@ -30,19 +26,6 @@ TOKEN = "abcdefghijklmnop-1234"
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     return model_folders.classifier(tmp_path_factory.mktemp("classifier"))
-
-
-def tagger(path):
-    torch.manual_seed(5)
-    config = TaggerOptions.model_validate(
-        {"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}
-    ).model_dump()
-    source = Tokenizer.train(
-        [text for text, _ in ROWS], "word-characters" if config["characters"] else "word", 100, lowercase=True
-    )
-    target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
-    save(path, build(config, len(source), len(target)), config, source, target, {"name": "tagger"})
-    return path
 
 
 def serving(folder, limits=None, **options):
@@ -57,9 +40,9 @@ def test_classify_gives_labels_with_probabilities(classifier):
         status, answer = client.post("/classify", {"texts": TEXTS, "top": 2})
         assert status == 200
         assert [label["label"] for label in answer["labels"]] == [str(label) or None for label in expected]
-        for label, want in zip(answer["labels"], expected, strict=True):
+        for label, classification in zip(answer["labels"], expected, strict=True):
             assert list(label["probabilities"].items()) == [
-                (k, round(p, 6)) for k, p in list(want.probabilities.items())[:2]
+                (k, round(p, 6)) for k, p in list(classification.probabilities.items())[:2]
             ]
         one = client.post("/classify", {"text": TEXTS[0], "threshold": 1.0})[1]
         assert one["labels"][0]["label"] is None and one["labels"][0]["probability"] > 0
@@ -90,20 +73,20 @@ def test_a_token_is_needed_for_these_routes_too(classifier):
 
 
 def test_tag_gives_words_tags_and_spans(tmp_path):
-    model, server = serving(tagger(tmp_path))
+    model, server = serving(model_folders.tagger(tmp_path))
     expected = TagJob(model, TagOptions(), JsonFormat()).results(
         Chunk(0, [Row(text, text) for text in TEXTS], "")
     )
     with server as client:
         status, answer = client.post("/tag", {"texts": TEXTS})
         assert status == 200
-        for item, want, text in zip(answer["texts"], expected, TEXTS, strict=True):
-            assert item["words"] == [word.text for word in want.words]
-            assert item["tags"] == list(want.tags)
+        for item, tagged, text in zip(answer["texts"], expected, TEXTS, strict=True):
+            assert item["words"] == [word.text for word in tagged.words]
+            assert item["tags"] == list(tagged.tags)
             assert all(text[span["start"] : span["end"]] == span["text"] for span in item["spans"])
         assert len(answer["texts"][0]["tags"]) == 4 and answer["texts"][1]["tags"] == []
-        other = client.post("/tag", {"text": TEXTS[0], "scheme": "io"})[1]
-        assert not {tag[0] for tag in other["texts"][0]["tags"]} - {"I", "O"}
+        with_io = client.post("/tag", {"text": TEXTS[0], "scheme": "io"})[1]
+        assert not {tag[0] for tag in with_io["texts"][0]["tags"]} - {"I", "O"}
         assert "must be one of" in client.post("/tag", {"text": "a", "scheme": "none"})[1]["error"]
 
 
@@ -125,11 +108,11 @@ def test_the_docs_page_loads_nothing_from_other_hosts(classifier):
             assert status == 200
             assert "default-src 'none'" in headers["content-security-policy"]
             text = body.decode()
-            assert all(word in text for word in ("POST /classify", "threshold", "openapi.json"))
+            assert all(part in text for part in ("POST /classify", "threshold", "openapi.json"))
             assert "http://" not in text and "https://" not in text and "<script" not in text
-        described = json.loads(client.get("/openapi.json")[2])
-        assert set(described["paths"]) == {"/classify", "/health", "/metrics"}
-        assert "Labels" in described["components"]["schemas"]
+        description = json.loads(client.get("/openapi.json")[2])
+        assert set(description["paths"]) == {"/classify", "/health", "/metrics"}
+        assert "Labels" in description["components"]["schemas"]
 
 
 def test_the_docs_of_a_translator_describe_its_routes(tmp_path):
@@ -147,10 +130,8 @@ def test_the_command_serves_a_classifier(classifier):
 
 @pytest.mark.slow
 def test_a_shortlist_for_a_classifier_is_refused(classifier):
-    done = forked.run("serve", classifier, "--port", 0, "--shortlist")
-    assert done.returncode != 0
-    assert (
-        "--shortlist is for translators and language models, and this is a classifier; leave it out"
-        in " ".join(done.stderr.split())
-    )
-    assert "Traceback" not in done.stderr
+    finished = forked.run("serve", classifier, "--port", 0, "--shortlist")
+    assert finished.returncode != 0
+    message = "--shortlist is for translators and language models, and this is a classifier; leave it out"
+    assert message in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr
