@@ -15,52 +15,52 @@ from regard.training.trainer import resume, train
 from tests.training import tiny
 
 
-class Small(nn.Module):
+class SmallModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words = nn.Embedding(5, 4)
+        self.embedding = nn.Embedding(5, 4)
         self.map = nn.Linear(4, 3)
         self.norm = nn.LayerNorm(3)
 
     def forward(self, x):
-        return self.norm(self.map(self.words(x)))
+        return self.norm(self.map(self.embedding(x)))
 
 
 def test_adam_is_algorithm_1_of_kingma_and_ba():
     weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
     model = nn.Module()
     model.weight = weight
-    made = optimizers.make_optimizer(model, Adam(lr=0.1, betas=[0.9, 0.98], eps=1e-9))
+    optimizer = optimizers.make_optimizer(model, Adam(lr=0.1, betas=[0.9, 0.98], eps=1e-9))
     m = v = torch.zeros(2, dtype=torch.float64)
     expected = weight.detach().clone()
     for t, g in enumerate(([0.5, -1.0], [0.1, 3.0], [-2.0, 0.0]), 1):
         g = torch.tensor(g, dtype=torch.float64)
         weight.grad = g.clone()
-        optimizers.set_learning_rate(made, 0.1 / t)
-        made.step()
+        optimizers.set_learning_rate(optimizer, 0.1 / t)
+        optimizer.step()
         m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
         expected -= 0.1 / t * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_only_matrices_of_linear_layers_have_weight_decay():
-    assert optimizers.decayed_parameters(Small()) == {"map.weight"}
+    assert optimizers.decayed_parameters(SmallModel()) == {"map.weight"}
 
 
 def test_a_tied_embedding_has_no_weight_decay():
-    model = Small()
+    model = SmallModel()
     model.out = nn.Linear(4, 5, bias=False)
-    model.out.weight = model.words.weight
+    model.out.weight = model.embedding.weight
     assert optimizers.decayed_parameters(model) == {"map.weight"}
 
 
 def test_adamw_decays_weights_independently_of_the_gradient():
-    model = Small()
-    made = optimizers.make_optimizer(model, AdamW(lr=0.1, weight_decay=0.5))
+    model = SmallModel()
+    optimizer = optimizers.make_optimizer(model, AdamW(lr=0.1, weight_decay=0.5))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
-    made.step()
+    optimizer.step()
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), before[name] * (0.95 if name == "map.weight" else 1.0))
 
@@ -82,11 +82,13 @@ def test_small_gradients_are_not_clipped():
 
 
 def test_the_fused_optimizer_is_used_on_a_cpu():
-    assert optimizers.make_optimizer(Small(), Adam()).param_groups[0]["fused"] is True
+    assert optimizers.make_optimizer(SmallModel(), Adam()).param_groups[0]["fused"] is True
 
 
 @pytest.fixture
 def _sgd():
+    """A user-defined optimizer, registered during a test."""
+
     @OPTIMIZERS.add("sgd")
     class SGD(OptimizerOptions):
         """SGD with momentum."""

@@ -46,7 +46,7 @@ def test_constant_has_linear_warmup():
 def test_plateau_reduces_the_rate_after_more_than_patience_validations():
     rate = LearningRate(Plateau(warmup=2, factor=0.5, patience=1, floor=0.2), 1.0)
     assert rate.at(1) == 0.5 and rate.at(9) == 1.0
-    outcomes = [
+    improvements = [
         (True, 1.0),
         (False, 1.0),
         (False, 0.5),
@@ -55,7 +55,7 @@ def test_plateau_reduces_the_rate_after_more_than_patience_validations():
         (False, 0.5),
         (False, 0.25),
     ]
-    for improved, expected in outcomes:
+    for improved, expected in improvements:
         rate.observe(improved)
         assert rate.at(9) == expected
     for _ in range(4):
@@ -64,20 +64,20 @@ def test_plateau_reduces_the_rate_after_more_than_patience_validations():
 
 
 def test_a_restored_plateau_continues():
-    one, other = (LearningRate(Plateau(patience=1), 1.0) for _ in range(2))
+    original, restored = (LearningRate(Plateau(patience=1), 1.0) for _ in range(2))
     for improved in (True, False, False, False):
-        one.observe(improved)
-    other.restore(one.state())
-    one.observe(False)
-    other.observe(False)
-    assert one.state() == other.state() and one.at(5) == other.at(5) == 0.25
+        original.observe(improved)
+    restored.restore(original.state())
+    original.observe(False)
+    restored.observe(False)
+    assert original.state() == restored.state() and original.at(5) == restored.at(5) == 0.25
 
 
 def test_a_restored_cosine_keeps_its_length():
     """On another number of processes the length would differ, and the rate would jump."""
-    one, other = LearningRate(Cosine(warmup=5), 1.0, 100), LearningRate(Cosine(warmup=5), 1.0, 200)
-    other.restore(one.state())
-    assert [one.at(step) for step in (5, 50, 100)] == [other.at(step) for step in (5, 50, 100)]
+    original, restored = LearningRate(Cosine(warmup=5), 1.0, 100), LearningRate(Cosine(warmup=5), 1.0, 200)
+    restored.restore(original.state())
+    assert [original.at(step) for step in (5, 50, 100)] == [restored.at(step) for step in (5, 50, 100)]
 
 
 def test_cosine_without_a_length_is_refused():
@@ -94,6 +94,8 @@ def test_a_schedule_is_chosen_by_its_registered_name(name):
 
 @pytest.fixture
 def _halving():
+    """A user-defined schedule, registered during a test."""
+
     @SCHEDULES.add("halving")
     class Halving(ScheduleOptions):
         """Half the rate every `every` steps."""

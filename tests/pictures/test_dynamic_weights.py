@@ -6,14 +6,14 @@ from torch.autograd.functional import jacobian
 import regard
 
 
-def test_attention_is_a_matrix_of_the_input_and_a_linear_layer_a_fixed_one():
-    """The derivative of an output with respect to what is mixed is the matrix that mixes it."""
+def test_the_attention_matrix_depends_on_the_input_and_that_of_a_linear_layer_does_not():
+    """An output is a matrix times the values, so its derivative by the values is this matrix."""
     mixing = torch.nn.Linear(5, 5, dtype=torch.float64)
     matrices = {"attention": [], "linear": []}
     for _ in range(2):
         query, key, value = (torch.randn(1, 1, 5, 3, dtype=torch.float64) for _ in range(3))
-        of_attention = jacobian(lambda v, q=query, k=key: regard.attend(q, k, v), value)
-        matrices["attention"].append(of_attention[0, 0, :, 0, 0, 0, :, 0])
+        derivative = jacobian(lambda v, q=query, k=key: regard.attend(q, k, v), value)
+        matrices["attention"].append(derivative[0, 0, :, 0, 0, 0, :, 0])
         matrices["linear"].append(jacobian(mixing, value[0, 0, :, 0]))
         assert torch.allclose(matrices["attention"][-1], regard.weights(query, key)[0, 0])
         assert torch.equal(matrices["linear"][-1], mixing.weight)

@@ -10,7 +10,7 @@ from regard.pictures.notebook_view import MAX_BYTES, AttentionView, script
 from regard.pictures.shown_layers import ShownLayer
 
 
-def test_the_view_needs_no_other_file_and_text_stays_text(tmp_path):
+def test_the_view_needs_no_other_file_and_text_is_escaped(tmp_path):
     layer = ShownLayer("a", torch.eye(2)[None], ["</script><b>", "x"], ["a", "b"])
     view = AttentionView([layer], title="<i>title</i>")
     page = view.save(tmp_path / "view.html").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ def test_the_view_needs_no_other_file_and_text_stays_text(tmp_path):
     assert "export " not in script()
 
 
-def test_a_view_that_is_too_large_or_no_page_is_refused(tmp_path):
+def test_a_view_that_is_too_large_or_is_not_saved_as_html_is_refused(tmp_path):
     layer = ShownLayer("a", torch.zeros(1, 1, 1).expand(1, MAX_BYTES // 4, 2), [], [])
     with pytest.raises(
         OptionError, match="the weights take 32 MiB, and a view holds at most 16; choose fewer"

@@ -1,4 +1,4 @@
-"""Pictures: well-formed, escaped, true to the weights, in every format; with and without matplotlib.
+"""Pictures are well-formed, escaped and show the weights, in every format; with and without matplotlib.
 
 Covers picture.py, canvas.py, colors.py, labels.py, matrix_picture.py, head_grid.py, attention_views.py,
 pictured.py, figures.py.
@@ -57,9 +57,9 @@ def texts(svg):
 
 
 @pytest.mark.parametrize("view", ["heatmap", "lines", "text"])
-@pytest.mark.parametrize("words", [HOSTILE, ["a", "b"], [f"token{i}" for i in range(60)]])
-def test_every_view_is_well_formed_and_has_no_scripts_links_or_ids(view, words):
-    svg = draw(words, words, view, title=HOSTILE[0], note="a note")[0].svg()
+@pytest.mark.parametrize("tokens", [HOSTILE, ["a", "b"], [f"token{i}" for i in range(60)]])
+def test_every_view_is_well_formed_and_has_no_scripts_links_or_ids(view, tokens):
+    svg = draw(tokens, tokens, view, title=HOSTILE[0], note="a note")[0].svg()
     root = ElementTree.fromstring(svg)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
     assert tags <= {"svg", "title", "style", "rect", "circle", "path", "text"}
@@ -68,8 +68,8 @@ def test_every_view_is_well_formed_and_has_no_scripts_links_or_ids(view, words):
 
 
 def test_tokens_are_shown_escaped():
-    words = ["<b>", "&", "ok"]
-    picture, _ = draw(words, words)
+    tokens = ["<b>", "&", "ok"]
+    picture, _ = draw(tokens, tokens)
     assert {"<b>", "&", "ok"} <= set(texts(picture.svg()))  # unchanged after parsing
     assert "&lt;b&gt;" in picture.svg() and "&lt;b&gt;" in picture._repr_html_()
 
@@ -80,20 +80,16 @@ def test_the_numbers_of_a_heat_map_are_the_weights():
     result = re.findall(r"<title>(\w) → (\w): ([\d.]+)</title>", picture.svg())
     assert len(result) == 12
     for row, column, number in result:
-        assert float(number) == pytest.approx(
-            float(weights[rows.index(row), columns.index(column)]), abs=5e-5
-        )
+        expected = float(weights[rows.index(row), columns.index(column)])
+        assert float(number) == pytest.approx(expected, abs=5e-5)
     written = [text for text in texts(picture.svg()) if re.fullmatch(r"\.\d\d|1", text)]
     assert written == [f"{w:.2f}".lstrip("0") for w in weights.flatten().tolist() if w >= 0.005]
 
 
 def test_colours_follow_the_weights():
     picture, weights = draw(["p", "q", "r"], list("abcd"))
-    cells = [
-        e
-        for e in ElementTree.fromstring(picture.svg()).iter(f"{SVG}rect")
-        if e.find(f"{SVG}title") is not None
-    ]
+    rectangles = ElementTree.fromstring(picture.svg()).iter(f"{SVG}rect")
+    cells = [element for element in rectangles if element.find(f"{SVG}title") is not None]
     steps = [int(cell.attrib["class"][1:]) for cell in cells]
     high = float(weights.max())
     assert steps == [round(w / high * LEVELS) for w in weights.double().flatten().tolist()]
@@ -108,12 +104,13 @@ def test_lines_are_as_wide_as_the_weights():
     result = {}
     for path in ElementTree.fromstring(picture.svg()).iter(f"{SVG}path"):
         result[path.find(f"{SVG}title").text.split(":")[0]] = float(path.attrib["stroke-width"])
-    wide = {f"{r} → {c}": float(weights[i, j]) for i, r in enumerate("pqr") for j, c in enumerate("abcd")}
-    drawn = {name: w for name, w in wide.items() if w >= 0.03 * float(weights.max())}
-    assert set(result) == set(drawn)
-    assert result == {
-        name: pytest.approx(max(0.5, 7 * w / float(weights.max())), abs=0.01) for name, w in drawn.items()
+    weight_of = {
+        f"{r} → {c}": float(weights[i, j]) for i, r in enumerate("pqr") for j, c in enumerate("abcd")
     }
+    drawn = {name: w for name, w in weight_of.items() if w >= 0.03 * float(weights.max())}
+    assert set(result) == set(drawn)
+    for name, weight in drawn.items():
+        assert result[name] == pytest.approx(max(0.5, 7 * weight / float(weights.max())), abs=0.01)
 
 
 def test_a_grid_has_a_matrix_for_every_layer_and_head():
@@ -126,8 +123,8 @@ def test_a_grid_has_a_matrix_for_every_layer_and_head():
 
 
 def test_long_inputs_are_merged_and_their_rows_still_sum_to_one():
-    words = [f"w{i}" for i in range(500)]
-    picture, _ = draw(words, words, title="long")
+    tokens = [f"w{i}" for i in range(500)]
+    picture, _ = draw(tokens, tokens, title="long")
     merged = picture.merged()
     assert merged.weights.shape == (len(groups_of(500, MAX_TOKENS)),) * 2 and len(merged.rows) <= MAX_TOKENS
     assert torch.allclose(merged.weights.sum(-1), torch.ones(len(merged.rows), dtype=torch.float64))
@@ -139,12 +136,12 @@ def test_long_inputs_are_merged_and_their_rows_still_sum_to_one():
 
 
 def test_labels_do_not_overlap_on_the_axes():
-    words = [f"token{i}" for i in range(96)]
-    svg = draw(words, words)[0].svg()
+    tokens = [f"token{i}" for i in range(96)]
+    svg = draw(tokens, tokens)[0].svg()
     rows = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.get("text-anchor") == "end"]
-    places = sorted(float(e.attrib["y"]) for e in rows if (e.text or "").startswith("token"))
+    positions = sorted(float(e.attrib["y"]) for e in rows if (e.text or "").startswith("token"))
     size = float(rows[0].attrib["font-size"])
-    assert len(places) > 20 and min(b - a for a, b in itertools.pairwise(places)) >= size
+    assert len(positions) > 20 and min(b - a for a, b in itertools.pairwise(positions)) >= size
 
 
 def test_labels_are_readable():
@@ -175,7 +172,7 @@ def test_weights_that_are_not_numbers_or_negative_can_be_drawn():
 )
 def test_pictures_are_saved_in_every_format(tmp_path, suffix, make):
     if suffix == "pdf" and make is not grid:
-        pytest.skip("one PDF is enough")
+        pytest.skip("PDF is tested with the grid alone")
     path = make().save(tmp_path / f"x.{suffix}")
     start = {"svg": b"<svg", "html": b"<!doctype html>", "png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(start) and list(tmp_path.iterdir()) == [path]
@@ -262,19 +259,19 @@ def test_wrong_input_is_an_error_of_one_sentence():
         attention_picture({"": weights}, rows=["a"])
 
 
-def test_what_watch_records_can_be_drawn(tmp_path):
+def test_recorded_attention_can_be_drawn(tmp_path):
     layer = regard.MultiHead(16, heads=4).eval()
     with torch.no_grad(), regard.watch(layer) as seen:
         layer(torch.randn(2, 5, 16))
     recorded = seen["self"]
-    words = ["the", "cat", "<sat>", "on", "it"]
-    path = recorded.save(tmp_path / "x.svg", rows=words, batch=1, head=2)
+    tokens = ["the", "cat", "<sat>", "on", "it"]
+    path = recorded.save(tmp_path / "x.svg", rows=tokens, batch=1, head=2)
     result = re.findall(r": ([\d.]+)</title>", path.read_text(encoding="utf-8"))
     weights = recorded.weights(batch=1, head=2).flatten().tolist()
     assert [float(number) for number in result] == pytest.approx(weights, abs=5e-5)
-    mean = recorded.plot(rows=words).axes[0].images[0].get_array()
+    mean = recorded.plot(rows=tokens).axes[0].images[0].get_array()
     assert torch.allclose(torch.tensor(mean), recorded.weights(batch=0).double().mean(0))
-    assert texts(recorded.picture("lines", rows=words).svg())
+    assert texts(recorded.picture("lines", rows=tokens).svg())
     assert recorded._repr_html_().count("head ") == 4
     assert texts(seen.picture().svg())
     with pytest.raises(OptionError, match=r"nothing called '3\.\*' was seen; the names are self"):

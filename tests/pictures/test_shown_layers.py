@@ -52,7 +52,7 @@ def test_a_head_that_does_not_exist_is_refused(seen):
         seen["attend.0"].show(head=2)
 
 
-def test_colour_is_for_terminals_without_no_color(monkeypatch):
+def test_terminals_get_colour_unless_no_color_is_set(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.delenv("NO_COLOR", raising=False)

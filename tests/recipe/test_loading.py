@@ -53,7 +53,7 @@ def test_a_short_recipe_gets_all_defaults():
 
 
 @pytest.mark.parametrize("path", loading.recipe_files().values(), ids=lambda p: p.stem)
-def test_every_included_recipe_is_valid_described_and_survives_dumping(path, tmp_path):
+def test_every_included_recipe_is_valid_has_a_description_and_is_unchanged_by_dumping(path, tmp_path):
     recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.about
@@ -94,7 +94,7 @@ def test_overrides_do_not_change_the_given_mapping():
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "parts"),
     [
         (
             "model.encoder.haeds=2",
@@ -118,13 +118,13 @@ def test_overrides_do_not_change_the_given_mapping():
         ),
     ],
 )
-def test_an_unknown_key_is_reported_with_its_block_and_a_similar_key(override, words):
+def test_an_unknown_key_is_reported_with_its_block_and_a_similar_key(override, parts):
     message = message_of(override)
-    assert all(word in message for word in words), message
+    assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message_part"),
     [
         (
             ["model.decoder={heads: 2}", "model.decoder.kind=bahdanau"],
@@ -142,8 +142,8 @@ def test_an_unknown_key_is_reported_with_its_block_and_a_similar_key(override, w
          "classifier, embedder, tagger; bahdanau is a kind of model.decoder"),
     ],
 )  # fmt: skip
-def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words):
-    assert words in message_of(*overrides)
+def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, message_part):
+    assert message_part in message_of(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,9 @@ def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words
     ],
 )  # fmt: skip
 def test_names_of_other_libraries_suggest_our_keys(key_of_others, our_key):
-    place, _, key = key_of_others.rpartition(".")
-    assert (
-        message_of(f"{key_of_others}=1")
-        == f"{place or 'a recipe'} has no key {key!r}; did you mean {our_key}?"
-    )
+    block, _, key = key_of_others.rpartition(".")
+    expected = f"{block or 'a recipe'} has no key {key!r}; did you mean {our_key}?"
+    assert message_of(f"{key_of_others}=1") == expected
 
 
 def test_only_keys_of_this_recipes_kinds_are_suggested():
@@ -180,8 +178,7 @@ def test_only_keys_of_this_recipes_kinds_are_suggested():
     assert message_of(*gru, "hidden=1").endswith("did you mean model.encoder.width (integer ≥ 1 or null) or "
                                            "model.decoder.width (integer ≥ 1 or null)?")  # fmt: skip
     assert "its keys are" in message_of(*gru, "model.encoder.colour=1")
-    known = set(all_keys())
-    assert {home for homes in SYNONYMS.values() for home in homes} <= known
+    assert {key for keys in SYNONYMS.values() for key in keys} <= set(all_keys())
 
 
 def test_a_wrong_override_does_not_name_the_file(tmp_path):
@@ -190,13 +187,12 @@ def test_a_wrong_override_does_not_name_the_file(tmp_path):
         load_recipe(path, ["lr=1"])
     with pytest.raises(RecipeError, match=r"mine.yaml: a recipe has no key 'lr'"):
         load_recipe(write(tmp_path, "data: multi30k\nlr: 1"), ["seed=2"])
-    assert (
-        load_recipe(write(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
-    )  # valid only with the override
+    # This recipe is valid only with the override.
+    assert load_recipe(write(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "parts"),
     [
         ("model.encoder.heads=eight", ("model.encoder.heads is 'eight'", "an integer")),
         ("model.encoder.heads=true", ("is true", "an integer")),
@@ -220,9 +216,9 @@ def test_a_wrong_override_does_not_name_the_file(tmp_path):
         ("data.train=[3]", ("data.train[0] is 3", "a file name")),
     ],
 )
-def test_a_wrong_value_names_key_value_and_allowed_values(override, words):
+def test_a_wrong_value_names_key_value_and_allowed_values(override, parts):
     message = message_of(override)
-    assert all(word in message for word in words), message
+    assert all(part in message for part in parts), message
 
 
 def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
@@ -239,7 +235,7 @@ def test_an_override_cannot_replace_a_value_by_a_block():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "parts"),
     [
         (["model.encoder.heads=3"], ("model.encoder.heads is 3", "512", "2 heads")),
         (["model.decoder.heads=7"], ("model.decoder.heads is 7",)),
@@ -293,13 +289,13 @@ def test_an_override_cannot_replace_a_value_by_a_block():
         (["data.train=[a.tsv]"], ("data.corpus is multi30k", "keep one")),
     ],
 )
-def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
+def test_contradicting_blocks_are_errors_with_a_fix(overrides, parts):
     message = message_of(*overrides)
-    assert all(word in message for word in words), message
+    assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "parts"),
     [
         (["model.encoder={}"], ("model.encoder", "decoder alone")),
         (["data.source=en"], ("data.source", "language model")),
@@ -312,13 +308,13 @@ def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
         (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),
     ],
 )
-def test_a_language_model_is_a_decoder_without_an_encoder(overrides, words):
+def test_a_language_model_is_a_decoder_without_an_encoder(overrides, parts):
     message = message_of(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
-    assert all(word in message for word in words), message
+    assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "parts"),
     [
         ("", ("empty",)),
         ("# only a comment\n", ("empty",)),
@@ -338,14 +334,14 @@ def test_a_language_model_is_a_decoder_without_an_encoder(overrides, words):
         ("#" * (1 << 18), ("bytes long",)),
     ],
 )
-def test_an_invalid_file_is_named_with_the_line(text, words, tmp_path):
+def test_an_invalid_file_is_named_with_the_line(text, parts, tmp_path):
     message = file_error(tmp_path, text)
     assert "mine.yaml" in message
-    assert all(word in message for word in words), message[-300:]
+    assert all(part in message for part in parts), message[-300:]
 
 
 def test_a_missing_file_or_unknown_name_is_an_error_with_a_hint(tmp_path):
-    for wrong, words in (
+    for name, parts in (
         ("smal", ("did you mean small",)),
         ("zzzz", ("known are",)),
         (tmp_path / "none.yaml", ("no recipe file", "none.yaml")),
@@ -354,8 +350,8 @@ def test_a_missing_file_or_unknown_name_is_an_error_with_a_hint(tmp_path):
         (3, ("got int",)),
     ):
         with pytest.raises(RecipeError) as caught:
-            load_recipe(wrong)
-        assert all(word in str(caught.value) for word in words)
+            load_recipe(name)
+        assert all(part in str(caught.value) for part in parts)
 
 
 def test_paths_are_relative_to_the_recipe_and_those_of_overrides_to_the_working_folder(tmp_path, monkeypatch):
@@ -434,18 +430,10 @@ def test_all_keys_has_nested_keys_once():
 def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
     recipe = load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
     assert (recipe.data.source, recipe.data.target) == ("1", "2")
-    assert (
-        load_recipe(
-            write(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")
-        ).data.source
-        == "2"
-    )
-    assert (
-        load_recipe(
-            "small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]
-        ).data.target
-        == "2"
-    )
+    path = write(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")
+    assert load_recipe(path).data.source == "2"
+    overrides = ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]
+    assert load_recipe("small", overrides).data.target == "2"
     for zero in (0, "0"):
         with pytest.raises(
             RecipeError, match="data.source is 0, and columns are counted from 1; use 1 for the first column"
@@ -485,7 +473,7 @@ def test_folders_of_the_environment_variable_replace_included_recipes(tmp_path, 
     assert load_recipe("small").seed == 6 and loading.find_recipe("small") == tmp_path / "small.yaml"
 
 
-def test_a_path_is_a_recipe_whatever_the_working_folder(tmp_path, monkeypatch):
+def test_a_recipe_can_be_given_by_its_path(tmp_path, monkeypatch):
     path = write(tmp_path, "data: multi30k\nseed: 7", "mine.yaml")
     monkeypatch.chdir(tmp_path)
     assert load_recipe(str(path)).seed == load_recipe("mine.yaml").seed == load_recipe(path).seed == 7

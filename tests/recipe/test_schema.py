@@ -1,4 +1,4 @@
-"""Tables of keys; `docs/recipes.md` contains them."""
+"""Tests of schema.py: the tables of keys, which `docs/recipes.md` contains."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ def test_the_documentation_has_the_current_tables():
     assert keys_as_markdown().strip() in PAGE.read_text(encoding="utf-8")
 
 
-def test_every_key_is_explained_in_a_table():
-    explained = {key.name for section in key_sections() for key in section.keys}
-    used = {place.rpartition(".")[2] for place in all_keys()}
-    assert used - explained == set()
+def test_every_key_is_described_in_a_table():
+    described = {key.name for section in key_sections() for key in section.keys}
+    used = {key.rpartition(".")[2] for key in all_keys()}
+    assert used - described == set()
     assert all(key.meaning for section in key_sections() for key in section.keys)
 
 

@@ -18,6 +18,7 @@ from regard.training.trainer import resume, train
 from tests.training import tiny
 
 FIRST, LAST, PLACE = ("Ada", "Bob", "Cyd", "Dan"), ("Lee", "Kay", "May"), ("Ulm", "Rom", "Bonn", "Graz")
+pytestmark = pytest.mark.usefixtures("own_cache")
 MODEL = {
     "dim": 24,
     "dropout": 0.1,
@@ -25,11 +26,6 @@ MODEL = {
     "characters": {"dim": 6, "width": 8},
     "encoder": {"kind": "recurrent", "cell": "lstm"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
@@ -56,25 +52,25 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
-    done = train(recipe(tmp_path), folder=tmp_path / "run", quiet=True)
-    assert done.scores["test"]["f1"] > 0.95
-    model = load(done.folder)
+    result = train(recipe(tmp_path), folder=tmp_path / "run", quiet=True)
+    assert result.scores["test"]["f1"] > 0.95
+    model = load(result.folder)
     assert isinstance(model, Tagger)
     assert model.tag([["Bob", "May", "in", "Graz"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
-    result = evaluate(model, data_section(model.card))
-    assert result.metrics is not None
-    assert result.metrics.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
-    assert result.predictions[0] == "B-PER I-PER O B-PER O B-LOC"
+    evaluation = evaluate(model, data_section(model.card))
+    assert evaluation.metrics is not None
+    assert evaluation.metrics.as_dict()["micro"]["f1"] == result.scores["test"]["f1"]
+    assert evaluation.predictions[0] == "B-PER I-PER O B-PER O B-LOC"
 
 
 @pytest.mark.parametrize("scheme", ["iobes", "io"])
 def test_another_tagging_scheme_has_the_same_scores(tmp_path: Path, scheme: str) -> None:
-    changed = recipe(tmp_path)
-    changed["data"]["scheme"] = scheme
-    done = train(changed, folder=tmp_path / "run", quiet=True)
-    model: Any = load(done.folder)
+    changed_recipe = recipe(tmp_path)
+    changed_recipe["data"]["scheme"] = scheme
+    result = train(changed_recipe, folder=tmp_path / "run", quiet=True)
+    model: Any = load(result.folder)
     assert model.scheme.name == scheme.upper()
-    assert done.scores["test"]["f1"] > 0.95
+    assert result.scores["test"]["f1"] > 0.95
 
 
 def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
@@ -118,18 +114,18 @@ def test_character_features_and_no_smoothing_are_the_defaults(tmp_path: Path) ->
 
 
 def test_invalid_tags_are_an_error_and_repaired_on_request(tmp_path: Path) -> None:
-    changed = recipe(tmp_path, training__steps=6, training__validate_every=6)
+    changed_recipe = recipe(tmp_path, training__steps=6, training__validate_every=6)
     path = tmp_path / "train.conll"
     path.write_text(path.read_text(encoding="utf-8").replace("B-LOC", "I-LOC", 1), encoding="utf-8")
     with pytest.raises(DataError, match="line 6, column 2 of .*train.conll: I-LOC cannot follow O in BIO"):
-        train(changed, folder=tmp_path / "run", quiet=True)
-    changed["data"]["repair"] = True
-    assert train(changed, folder=tmp_path / "repaired", quiet=True).finished
+        train(changed_recipe, folder=tmp_path / "run", quiet=True)
+    changed_recipe["data"]["repair"] = True
+    assert train(changed_recipe, folder=tmp_path / "repaired", quiet=True).finished
 
 
 def test_a_tagger_is_estimated(tmp_path: Path) -> None:
-    changed = recipe(tmp_path)
-    changed["model"] = {**MODEL, "recall": 1.0, "constrain": True}
-    estimated = estimate(changed)
+    changed_recipe = recipe(tmp_path)
+    changed_recipe["model"] = {**MODEL, "recall": 1.0, "constrain": True}
+    estimated = estimate(changed_recipe)
     assert set(estimated.parameters) == {"source", "characters", "encoder", "output", "crf"}
     assert estimated.flops_per_token > 0

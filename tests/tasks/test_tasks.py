@@ -49,18 +49,18 @@ def texts(count, seed):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    for at, (split, count) in enumerate((("train", 120), ("validation", 30), ("test", 40))):
-        lines = ["text\tlabel", *("\t".join(row) for row in texts(count, at))]
+    for seed, (split, count) in enumerate((("train", 120), ("validation", 30), ("test", 40))):
+        lines = ["text\tlabel", *("\t".join(row) for row in texts(count, seed))]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return {split: [str(folder / f"{split}.tsv")] for split in ("train", "validation", "test")}
 
 
 def recipe(files, **changes):
-    made = copy.deepcopy({**RECIPE, "data": {**files, "source": "text", "target": "label"}})
+    result = copy.deepcopy({**RECIPE, "data": {**files, "source": "text", "target": "label"}})
     for path, value in changes.items():
         block, _, key = path.partition("__")
-        made[block][key] = value
-    return made
+        result[block][key] = value
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,8 @@ def run(files, tmp_path_factory, own_cache):
 
 
 def test_a_classifier_learns_from_the_order_of_words(run):
-    assert run.scores["test"]["accuracy"] > 0.95 and set(run.scores["test"]) == {
-        "loss",
-        "accuracy",
-        "macro_f1",
-    }
+    assert run.scores["test"]["accuracy"] > 0.95
+    assert set(run.scores["test"]) == {"loss", "accuracy", "macro_f1"}
     assert run.report["best"]["accuracy"] == run.scores["validation"]["accuracy"]
     model = run.load()
     assert model.labels == ("bad first", "good first")
@@ -98,18 +95,16 @@ def test_the_run_is_listed_with_the_metric_of_its_task(run):
 
 def test_a_stopped_classifier_resumes_exactly(run, files, tmp_path):
     stopped = train(recipe(files, training__steps=17), folder=tmp_path / "run", quiet=True)
-    again = resume(stopped.folder, overrides=["training.steps=40"], quiet=True)
-    a, b = (load_file(folder / "model" / "model.safetensors") for folder in (run.folder, again.folder))
+    resumed = resume(stopped.folder, overrides=["training.steps=40"], quiet=True)
+    a, b = (load_file(folder / "model" / "model.safetensors") for folder in (run.folder, resumed.folder))
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
 
 
 def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files, tmp_path):
     model = run.load()
     evaluation = evaluate(model, data_section(model.card))
-    assert (
-        evaluation.metrics is not None
-        and evaluation.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
-    )
+    assert evaluation.metrics is not None
+    assert evaluation.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
     assert list(evaluation.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
@@ -120,10 +115,10 @@ def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files,
 
 
 def test_a_fraction_of_the_training_rows_can_be_held_out(files, tmp_path):
-    only = {"train": files["train"], "source": "text", "target": "label", "hold_out": 0.2}
-    result = train({**recipe(files, training__steps=5), "data": only}, folder=tmp_path / "run", quiet=True)
+    data = {"train": files["train"], "source": "text", "target": "label", "hold_out": 0.2}
+    result = train({**recipe(files, training__steps=5), "data": data}, folder=tmp_path / "run", quiet=True)
     assert "validation" in result.scores and "test" not in result.scores
-    assert result.report["data"]["train"]["rows"] == 95  # equal texts stay together
+    assert result.report["data"]["train"]["rows"] == 95  # about 0.8 · 120; equal texts are held out together
 
 
 def test_a_classifier_is_estimated(files):
@@ -133,28 +128,29 @@ def test_a_classifier_is_estimated(files):
 
 
 def vectors(path, words, width=8):
-    rows = [f"{word} {' '.join(str(at + 1) for _ in range(width))}" for at, word in enumerate(words)]
+    """Write word vectors in text format; those of word i are all i + 1."""
+    rows = [f"{word} {' '.join([str(i + 1)] * width)}" for i, word in enumerate(words)]
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return str(path)
 
 
 def test_word_vectors_are_loaded_and_can_be_frozen(files, tmp_path):
-    made = recipe(
+    frozen = recipe(
         files,
         training__steps=6,
         model__vectors=vectors(tmp_path / "v.txt", ["good", "bad"]),
         model__freeze_vectors=True,
     )
-    model = train(made, folder=tmp_path / "run", quiet=True).load()
-    number = model.source_tokenizer.vocabulary
+    model = train(frozen, folder=tmp_path / "run", quiet=True).load()
+    token_id = model.source_tokenizer.vocabulary
     table = model.source.table.weight.detach().numpy()
-    np.testing.assert_array_equal(table[[number["good"], number["bad"]]], [[1.0] * 8, [2.0] * 8])
+    np.testing.assert_array_equal(table[[token_id["good"], token_id["bad"]]], [[1.0] * 8, [2.0] * 8])
     learned = train(
-        recipe(files, training__steps=6, model__vectors=made["model"]["vectors"]),
+        recipe(files, training__steps=6, model__vectors=frozen["model"]["vectors"]),
         folder=tmp_path / "free",
         quiet=True,
     )
-    assert (learned.load().source.table.weight.detach().numpy()[number["good"]] != 1.0).any()
+    assert (learned.load().source.table.weight.detach().numpy()[token_id["good"]] != 1.0).any()
 
 
 def test_word_vectors_of_another_width_or_language_are_refused(files, tmp_path):
@@ -205,6 +201,8 @@ def test_the_model_block_of_a_recipe_follows_from_its_task():
 
 @pytest.fixture
 def _first_label():
+    """A user-defined task, registered during a test."""
+
     class Options(Block):
         """Options of the task below."""
 
@@ -229,13 +227,13 @@ def _first_label():
 
 @pytest.mark.usefixtures("_first_label")
 def test_a_registered_task_trains_with_its_own_options_and_metric(files, tmp_path):
-    made = {**recipe(files, training__steps=20), "task": "first-label"}
-    done = train({**made, "task_options": {"label": "bad first"}}, folder=tmp_path / "run", quiet=True)
-    assert 0 <= done.scores["test"]["label_recall"] <= 1 and "accuracy" not in done.scores["test"]
-    assert summarize_run(done.folder).score_name == "label_recall"
-    assert resume(done.folder, overrides=["training.steps=22"], quiet=True).steps == 22
+    custom = {**recipe(files, training__steps=20), "task": "first-label"}
+    result = train({**custom, "task_options": {"label": "bad first"}}, folder=tmp_path / "run", quiet=True)
+    assert 0 <= result.scores["test"]["label_recall"] <= 1 and "accuracy" not in result.scores["test"]
+    assert summarize_run(result.folder).score_name == "label_recall"
+    assert resume(result.folder, overrides=["training.steps=22"], quiet=True).steps == 22
     with pytest.raises(RecipeError, match="task_options has no key 'lable'; did you mean task_options.label"):
-        load_recipe({**made, "task_options": {"lable": "x"}})
+        load_recipe({**custom, "task_options": {"lable": "x"}})
 
 
 def test_a_task_without_options_refuses_them(files):
