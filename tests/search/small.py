@@ -29,10 +29,6 @@ def embedder(seed=1, dim=32, **changes):
     config = EmbedderOptions.model_validate(settings).model_dump()
     torch.manual_seed(seed)
     model = build(config, None, len(tokenizer))
-    model.config, model.source_tokenizer, model.target_tokenizer, model.card = (
-        config,
-        tokenizer,
-        tokenizer,
-        {},
-    )
+    model.config, model.card = config, {}
+    model.source_tokenizer = model.target_tokenizer = tokenizer
     return model.eval()

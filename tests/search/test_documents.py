@@ -69,7 +69,7 @@ def test_invalid_utf8_is_counted_or_an_error_if_strict(tmp_path):
 
 def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
     table = write(tmp_path, "a.csv", "id,body\n7,one\n7,two\n")
-    nameless = write(tmp_path, "b.tsv", "x\tone\n\ttwo\n")
+    missing_id = write(tmp_path, "b.tsv", "x\tone\n\ttwo\n")
     cases = [
         ([tmp_path / "none.txt"], {}, DataError, "there is no file"),
         ([write(tmp_path, "empty.txt", "")], {}, DataError, "empty.txt is empty"),
@@ -84,7 +84,7 @@ def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
         ([table], {"text": "3"}, DataError, "line 1 of .*a.csv has 2 columns and no column 3"),
         ([table], {"text": "0"}, OptionError, "--text counts columns from 1"),
         ([table], {"text": "body", "name": "id"}, DataError, "two documents have the id '7'"),
-        ([nameless], {"text": "2", "name": "1"}, DataError, "line 2 of .* has no id in the --id column"),
+        ([missing_id], {"text": "2", "name": "1"}, DataError, "line 2 of .* has no id in the --id column"),
         ([write(tmp_path, "l.txt", "x")], {"text": "1"}, OptionError, "is read as plain lines"),
         (
             [write(tmp_path, "d.jsonl", '{"a": 1}\n')],
@@ -93,8 +93,8 @@ def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
             "line 1 of .* has no text in the field 'text'",
         ),
     ]
-    for paths, options, kind, sentence in cases:
-        with pytest.raises(kind, match=sentence):
+    for paths, options, error, message in cases:
+        with pytest.raises(error, match=message):
             read_documents(paths, **options)
     (tmp_path / "hollow").mkdir()
     with pytest.raises(DataError, match=r"contains no .txt file"):

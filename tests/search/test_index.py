@@ -1,4 +1,4 @@
-"""Index (build_index, index, segment, exact, hnsw, methods): search, changes, crashes, damage and locks.
+"""Search indexes: search, changes, crashes, damage and locks.
 
 Covers build_index.py, embedders.py, exact.py, hnsw.py, methods.py, segment.py.
 """
@@ -31,14 +31,24 @@ def random_vectors(n, seed=1):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def flip(path, at):
+def flip(path, position):
+    """Flip a bit of the byte at this position."""
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[position] ^= 1
     path.write_bytes(data)
 
 
 def documents(n, first=0):
     return [Document(f"d{i}", f"text number {i}") for i in range(first, first + n)]
+
+
+def nearest_ids(index, queries):
+    return [[index.document(int(n)).id for n in row] for row in index.nearest(queries, 5)[0]]
+
+
+def bm25_matches(index, query):
+    numbers, scores = index.bm25_search(query, 9)
+    return [(index.document(int(n)).id, score) for n, score in zip(numbers, scores, strict=True)]
 
 
 @pytest.fixture
@@ -47,15 +57,15 @@ def folder(tmp_path):
     return tmp_path / "index"
 
 
-@pytest.mark.parametrize("many", [10_000, 10])
-def test_search_over_changed_segments_matches_brute_force(folder, many):
+@pytest.mark.parametrize("min_graph_size", [10_000, 10])
+def test_search_over_changed_segments_matches_brute_force(folder, min_graph_size):
     """Exact and by HNSW, over two segments, with removed documents."""
     x, queries = random_vectors(300), random_vectors(20, 2)
     # One thread keeps the graph deterministic.
-    build_index.add(folder, documents(200), x[:200], min_graph_size=many, threads=1)
-    build_index.add(folder, documents(100, 200), x[200:], min_graph_size=many, threads=1)
+    build_index.add(folder, documents(200), x[:200], min_graph_size=min_graph_size, threads=1)
+    build_index.add(folder, documents(100, 200), x[200:], min_graph_size=min_graph_size, threads=1)
     index = build_index.remove(folder, ["d7", "d250"])
-    assert (index.graph is None) == (many == 10_000) and len(index) == 298
+    assert (index.graph is None) == (min_graph_size == 10_000) and len(index) == 298
     cosines = queries @ x.T
     cosines[:, [7, 250]] = -2
     expected = np.argsort(-cosines, axis=1, kind="stable")[:, :5]
@@ -69,11 +79,8 @@ def test_search_over_changed_segments_matches_brute_force(folder, many):
 def test_missing_results_are_minus_one(folder):
     index = build_index.add(folder, documents(3), random_vectors(3))
     numbers, cosines = index.nearest(random_vectors(2, 5), 10)
-    assert (
-        sorted(numbers[0, :3]) == [0, 1, 2]
-        and (numbers[:, 3:] == -1).all()
-        and np.isneginf(cosines[:, 3:]).all()
-    )
+    assert sorted(numbers[0, :3]) == [0, 1, 2]
+    assert (numbers[:, 3:] == -1).all() and np.isneginf(cosines[:, 3:]).all()
 
 
 def test_a_single_query_works_with_hnsw(folder):
@@ -105,34 +112,31 @@ def test_bm25_finds_documents_but_not_removed_ones(folder):
     assert len(Bm25Search().search(index, ["number"], 10)[0]) == 4
 
 
-@pytest.mark.parametrize("many", [10_000, 10])
-def test_compacting_erases_removed_texts_and_keeps_results(folder, many):
+@pytest.mark.parametrize("min_graph_size", [10_000, 10])
+def test_compacting_erases_removed_texts_and_keeps_results(folder, min_graph_size):
     x, queries = random_vectors(60), random_vectors(8, 2)
-    build_index.add(folder, documents(40), x[:40], min_graph_size=many, threads=1)
+    build_index.add(folder, documents(40), x[:40], min_graph_size=min_graph_size, threads=1)
     build_index.add(
-        folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], min_graph_size=many, threads=1
+        folder,
+        [Document("secret", "a secret"), *documents(19, 41)],
+        x[40:],
+        min_graph_size=min_graph_size,
+        threads=1,
     )
     before = build_index.remove(folder, ["secret", "d3"])
-    names = [[before.document(int(n)).id for n in row] for row in before.nearest(queries, 5)[0]]
-    words = [
-        (before.document(int(n)).id, score)
-        for n, score in zip(*before.bm25_search("number 17", 9), strict=True)
-    ]
+    ids = nearest_ids(before, queries)
+    matches = bm25_matches(before, "number 17")
     before.close()  # an open index keeps its files
-    index = build_index.compact(folder, min_graph_size=many, threads=1)
-    assert (
-        (index.graph is None) == (many == 10_000)
-        and len(index) == len(index.live()) == 58
-        and not len(index.removed)
-    )
-    assert [[index.document(int(n)).id for n in row] for row in index.nearest(queries, 5)[0]] == names
-    assert [
-        (index.document(int(n)).id, score)
-        for n, score in zip(*index.bm25_search("number 17", 9), strict=True)
-    ] == words
+    index = build_index.compact(folder, min_graph_size=min_graph_size, threads=1)
+    assert (index.graph is None) == (min_graph_size == 10_000)
+    assert len(index) == len(index.live()) == 58 and not len(index.removed)
+    assert nearest_ids(index, queries) == ids
+    assert bm25_matches(index, "number 17") == matches
     assert not any(b"a secret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    assert len(build_index.add(folder, [Document("d3", "again")], x[3:4], min_graph_size=many)) == 59
-    assert len(build_index.compact(folder, min_graph_size=many)) == 59
+    assert (
+        len(build_index.add(folder, [Document("d3", "again")], x[3:4], min_graph_size=min_graph_size)) == 59
+    )
+    assert len(build_index.compact(folder, min_graph_size=min_graph_size)) == 59
 
 
 def test_an_index_without_remaining_documents_can_be_compacted(folder):
@@ -202,29 +206,29 @@ import os, sys
 import numpy as np
 from regard.search import build_index
 from regard.search.documents import Document
-at, folder = int(sys.argv[1]), sys.argv[2]
+crash_at, folder = int(sys.argv[1]), sys.argv[2]
 steps = 0
-real = os.fsync
+fsync = os.fsync
 def exit_at_step(handle):
     global steps
     steps += 1
-    if steps == at:
+    if steps == crash_at:
         os._exit(9)  # like kill -9
-    return real(handle)
+    return fsync(handle)
 os.fsync = exit_at_step
 x = np.eye(16, dtype=np.float32)[:12]
 build_index.add(folder, [Document(f"n{i}", "new") for i in range(12)], x, min_graph_size=10)
 """
 
 
-@pytest.mark.parametrize("at", [1, 10, 14, 17, 40])
-def test_a_crash_leaves_the_old_index_or_the_new_one(folder, at):
+@pytest.mark.parametrize("step", [1, 10, 14, 17, 40])
+def test_a_crash_leaves_the_old_index_or_the_new_one(folder, step):
     """The process exits at the n-th fsync; 40 is more than there are."""
     build_index.add(folder, documents(5), random_vectors(5))
-    done = forked.run(at, folder, code=CRASH)
-    assert done.returncode == (9 if at < 40 else 0), done.stderr
+    process = forked.run(step, folder, code=CRASH)
+    assert process.returncode == (9 if step < 40 else 0), process.stderr
     index = Index(folder)
-    assert len(index) in (5, 17) and (at < 40 or len(index) == 17)
+    assert len(index) in (5, 17) and (step < 40 or len(index) == 17)
     assert index.document(0).id == "d0" and len(Bm25Search().search(index, ["text"], 9)[0]) == 5
     index.close()  # files of an open index would be kept
     index = build_index.add(folder, [Document("after", "a text")], random_vectors(1, 9))  # deletes leftovers
@@ -251,8 +255,8 @@ def test_a_folder_without_a_valid_index_is_an_error(tmp_path, folder):
         Index(tmp_path / "empty")
     with pytest.raises(OptionError, match="already exists"):
         build_index.create(folder, IndexInfo("m", "f", 2))
-    top = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    (folder / "index.json").write_text(json.dumps(top | {"format": 99}), encoding="utf-8")
+    manifest = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    (folder / "index.json").write_text(json.dumps(manifest | {"format": 99}), encoding="utf-8")
     with pytest.raises(FolderError, match="has format 99 .* this regard reads format 1"):
         Index(folder)
     (folder / "index.json").write_text("{", encoding="utf-8")
@@ -260,7 +264,7 @@ def test_a_folder_without_a_valid_index_is_an_error(tmp_path, folder):
         Index(folder)
 
 
-def test_damaged_files_are_named(folder):
+def test_errors_name_damaged_files(folder):
     index = build_index.add(folder, documents(30), random_vectors(30), min_graph_size=10)
     part = folder / index.manifest["parts"][0]["name"]
     flip(part / "vectors.npy", -1)
@@ -268,8 +272,8 @@ def test_damaged_files_are_named(folder):
         FolderError, match=r"vectors.npy is damaged: its SHA-256 is not the one in checksums.json"
     ):
         Index(folder)
-    for place in (part, folder / index.manifest["graph"]):  # indexes without checksums are still read
-        (place / "checksums.json").unlink()
+    for subfolder in (part, folder / index.manifest["graph"]):  # indexes without checksums are still read
+        (subfolder / "checksums.json").unlink()
     os.truncate(part / "vectors.npy", 100)
     with pytest.raises(FolderError, match=r"vectors.npy cannot be read"):
         Index(folder).nearest(random_vectors(1), 1, exact=True)
@@ -291,21 +295,19 @@ def test_every_vector_is_found_with_several_threads():
         assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.search(x, 10)))
 
 
-@pytest.mark.parametrize("many", [10_000, 10])
-def test_an_open_index_keeps_its_files_while_others_write(folder, many):
-    build_index.add(folder, documents(20), random_vectors(20), min_graph_size=many, threads=1)
+@pytest.mark.parametrize("min_graph_size", [10_000, 10])
+def test_an_open_index_keeps_its_files_while_others_write(folder, min_graph_size):
+    build_index.add(folder, documents(20), random_vectors(20), min_graph_size=min_graph_size, threads=1)
     index = Index(folder)  # opened, but nothing read yet
     build_index.remove(folder, ["d3"])
-    assert len(
-        build_index.compact(folder, min_graph_size=many, threads=1)
-    ) == 19 and build_index.has_stale_files(Index(folder))
-    assert (
-        index.nearest(random_vectors(1), 1)[0].tolist() == [[0]]
-        and index.document(3).id == "d3"
-        and len(index.bm25_search("number 3", 3)[0]) == 3
-    )
+    assert len(build_index.compact(folder, min_graph_size=min_graph_size, threads=1)) == 19
+    assert build_index.has_stale_files(Index(folder))
+    assert index.nearest(random_vectors(1), 1)[0].tolist() == [[0]]
+    assert index.document(3).id == "d3" and len(index.bm25_search("number 3", 3)[0]) == 3
     index.close()
-    assert not build_index.has_stale_files(build_index.compact(folder, min_graph_size=many, threads=1))
+    assert not build_index.has_stale_files(
+        build_index.compact(folder, min_graph_size=min_graph_size, threads=1)
+    )
 
 
 def test_a_missing_usearch_says_what_to_install(monkeypatch):

@@ -1,4 +1,7 @@
-"""Label spreading, and the review table of suggested labels (label_table). Covers label_table.py."""
+"""Label spreading, and the table in which suggested labels are reviewed.
+
+Covers label_table.py.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ def clusters(distance=3.0):
     return x / np.linalg.norm(x, axis=1, keepdims=True), np.repeat(["a", "b", "c"], 60)
 
 
-def test_one_example_per_cluster_labels_the_cluster():
+def test_one_example_per_cluster_is_enough_to_label_it():
     x, gold = clusters()
     labels, confidence = spread_labels(x, {0: "a", 60: "b", 120: "c"}).best()
     assert np.mean(np.array(labels) == gold) > 0.97
@@ -69,14 +72,14 @@ def test_a_list_of_examples_needs_label_and_text(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("text\tlabel\none\ta\n\ntwo\tb\n", encoding="utf-8")
     assert reviewed_labels(read_table(path)) == {"one": "a", "two": "b"}
-    for text, sentence in (
+    for text, message in (
         ("a\tone\n", "line 1 of .* must name the tab-separated columns label and text"),
         ("label\ttext\na\n", "line 2 of .* has 1 columns but line 1 has 2"),
         ("label\ttext\n\tone\n", "line 2, column 1 of .* has no label"),
         ("label\tconfidence\ttext\na\thigh\tone\n", "line 2, column 2 of .* is not a number: 'high'"),
     ):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(DataError, match=sentence):
+        with pytest.raises(DataError, match=message):
             read_table(path)
     with pytest.raises(DataError, match="'one' has two labels, 'a' and 'b'"):
         reviewed_labels([Row("a", "one"), Row("b", "one ")])
