@@ -17,7 +17,7 @@ from regard.evaluation.training_cost import (
 
 def test_the_table_holds_device_time_times_rate():
     base, big = WMT_2014[-2:]
-    assert estimated_flops(12, 8, 9.5e12) == pytest.approx(base.flops_de, rel=0.01)  # 3.283e18, not 3.3e18
+    assert estimated_flops(12, 8, 9.5e12) == pytest.approx(base.flops_de, rel=0.01)  # printed as 3.3e18
     assert f"{estimated_flops(12, 8, RATES['P100']):.1e}" == "3.3e+18"
     assert f"{estimated_flops(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
 

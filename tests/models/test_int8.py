@@ -76,9 +76,7 @@ def test_a_folder_in_int8_is_loaded_with_restored_weights(folders):
             quantized += 1
         else:
             assert torch.equal(q, p), name
-    assert (
-        quantized == 4
-    )  # the feed-forward matrices of encoder and decoder; the others are too quantized_model
+    assert quantized == 4  # the feed-forward matrices of encoder and decoder; the others are too small
 
 
 def test_the_engine_computes_in_int8_by_default(folders):
