@@ -221,4 +221,20 @@ FAMILIES = [
 @functools.cache
 def model_of(name: str) -> Any:
     """The model of a family, shared by tests that only run it."""
-    return next(f for f in FAMILIES if f.name == name).build()
+    return BY_NAME[name].build()
+
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def llama(name="regard"):
+    """The Llama with this attention implementation."""
+    model = model_of("Llama").float().eval()
+    model.set_attn_implementation(name)
+    return model
+
+
+@torch.no_grad()
+def logits(model, name="Llama", padded=False, **more):
+    """The output of the model of a family for the inputs of the family."""
+    return BY_NAME[name].output(model, BY_NAME[name].inputs(padded), **more)

@@ -9,7 +9,7 @@ pytest.importorskip("transformers", minversion="5")
 
 import regard
 from regard.huggingface import register
-from tests.huggingface.families import FAMILIES, model_of
+from tests.huggingface.families import BY_NAME, FAMILIES, model_of
 
 pytestmark = [
     pytest.mark.cuda,
@@ -74,7 +74,7 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-OSS", "Gemma-2", "BERT"])
 def test_half_precision_is_as_close_to_float32_as_eager(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model, half = on_gpu(family), on_gpu(family, torch.bfloat16)
     inputs = inputs_of(family, model, padded=True)
     real = inputs["attention_mask"].bool()

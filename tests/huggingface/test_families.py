@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import CompileConfig
 
 import regard
 from regard.huggingface import masks, register
-from tests.huggingface.families import FAMILIES, model_of
+from tests.huggingface.families import BY_NAME, FAMILIES, model_of
 
 register()
 IN_FLOAT32 = ("Llama", "Mistral", "Gemma-2", "GPT-OSS", "ViT")
@@ -128,7 +128,7 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "T5"])
 def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name, monkeypatch):
     """As on a GPU, where a decoding step does not read the cache's counter: the mask keeps it as a tensor."""
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model = model_in(family)
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
@@ -143,7 +143,7 @@ def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "BART"])
 def test_beam_search_gives_the_tokens_of_eager(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 3, "do_sample": False}
@@ -216,7 +216,7 @@ def test_the_model_compiles_as_one_graph(family):
 
 @pytest.mark.parametrize("name", [slow("Llama"), "Mistral", slow("T5")])
 def test_generation_with_a_static_cache_compiles_and_gives_the_tokens_of_eager(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
     options = {
@@ -251,7 +251,7 @@ def test_a_model_compiled_by_inductor_equals_the_uncompiled_one():
 @pytest.mark.parametrize("name", [slow("Llama"), "Mistral", slow("Gemma-2"), slow("GPT-OSS")])
 @torch.no_grad()
 def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_full_text(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model = model_in(family, torch.float32)
     register("regard-near", mask=regard.Window(3), bias=regard.ALiBi(4))
     ids, mask = (family.inputs(padded=True)[k] for k in ("input_ids", "attention_mask"))
@@ -271,7 +271,7 @@ def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_full_text(name)
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-OSS"])
 def test_dropout_in_training_equals_eager_with_the_same_seed(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     option = {"BERT": "attention_probs_dropout_prob"}.get(name, "attention_dropout")
     model = family.build(**{option: 0.4})
 
@@ -286,7 +286,7 @@ def test_dropout_in_training_equals_eager_with_the_same_seed(name):
 
 @pytest.mark.parametrize("name", ["Llama", "T5", "BART"])
 def test_gradient_checkpointing_changes_no_gradient(name):
-    family = next(f for f in FAMILIES if f.name == name)
+    family = BY_NAME[name]
     model = copy.deepcopy(model_in(family))
     model.set_attn_implementation("regard")
     grads = []

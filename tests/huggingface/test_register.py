@@ -1,6 +1,6 @@
-"""`register`: variants, layers, 4-D masks, and errors.
+"""`register`: variants, layers and 4-D masks.
 
-Covers variants.py, changes.py, interface.py and model_checks.py; test_masks.py covers masks.py.
+Covers variants.py, changes.py and interface.py; errors are in test_model_checks.py, masks in test_masks.py.
 """
 
 import copy
@@ -18,31 +18,19 @@ import transformers as hf
 
 import regard
 from regard import ALiBi, Causal, Softmax, Sparsemax, Window
-from regard.attention import Cosine, Documents, Energy, Entmax, Prefix, RelativeBuckets
-from regard.errors import OptionError, ShapeError
+from regard.attention import Cosine, Documents, Energy, Entmax, RelativeBuckets
+from regard.errors import OptionError
 from regard.huggingface import masks, register
 from regard.huggingface.interface import make_attention
-from tests.huggingface.families import FAMILIES, model_of
+from tests.huggingface.families import BY_NAME, FAMILIES, llama, logits, model_of
 
 register()
-family = {f.name: f for f in FAMILIES}
-
-
-def llama(name="regard"):
-    model = model_of("Llama").float().eval()
-    model.set_attn_implementation(name)
-    return model
-
-
-@torch.no_grad()
-def logits(model, name="Llama", padded=False, **more):
-    return family[name].output(model, family[name].inputs(padded), **more)
 
 
 def recorded_and_expected_weights(model, name, change, layers=(0, 1)):
     """By layer: the weights that a variant records, and those computed from its queries and keys."""
     model.set_attn_implementation(name)
-    inputs, result = family["Llama"].inputs(), {}
+    inputs, result = BY_NAME["Llama"].inputs(), {}
     with regard.watch(model) as seen, torch.no_grad():
         model(**inputs)
     for i in layers:
@@ -116,7 +104,7 @@ def test_a_variant_generates_the_same_tokens_with_every_cache(name, cache):
     register("regard-near", mask=Window(4), bias=ALiBi(4), normalize=Softmax(1.5))
     model = model_of(name).float().eval()
     model.set_attn_implementation("regard-near")
-    inputs = family[name].inputs(padded=True)
+    inputs = BY_NAME[name].inputs(padded=True)
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
     without = model.generate(**inputs, **options, use_cache=False)
     assert torch.equal(without, model.generate(**inputs, **options, cache_implementation=cache))
@@ -124,7 +112,7 @@ def test_a_variant_generates_the_same_tokens_with_every_cache(name, cache):
 
 def test_a_variant_has_correct_positions_if_the_counter_of_a_static_cache_is_not_read(monkeypatch):
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)  # as on a GPU
-    inputs = family["Llama"].inputs(padded=True)
+    inputs = BY_NAME["Llama"].inputs(padded=True)
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
     for bias in (ALiBi(4), RelativeBuckets(4, causal=True)):
         model = llama(register("regard-near", mask=Window(4), bias=bias))
@@ -163,7 +151,7 @@ def test_layers_by_name_hold_for_a_model_that_is_made_with_the_variant():
     name = register("regard-name", layers={"model.layers.1.*": {"mask": Window(2)}})
     torch.manual_seed(0)
     model = hf.LlamaForCausalLM._from_config(
-        hf.LlamaConfig(**family["Llama"].options), attn_implementation=name
+        hf.LlamaConfig(**BY_NAME["Llama"].options), attn_implementation=name
     ).eval()
     with regard.watch(model) as seen:
         logits(model)
@@ -191,7 +179,7 @@ def test_a_learned_energy_and_bias_of_a_variant_get_gradients():
     energy, bias = LearnedScale(), RelativeBuckets(4, causal=True)
     name = register("regard-learned", energy=energy, bias=bias)
     model = llama(name)
-    family["Llama"].output(model, family["Llama"].inputs()).square().mean().backward()
+    BY_NAME["Llama"].output(model, BY_NAME["Llama"].inputs()).square().mean().backward()
     assert float(energy.scale.grad.abs()) > 0 and float(bias.weight.grad.abs().max()) > 0
     model.zero_grad()
 
@@ -205,7 +193,7 @@ def test_a_4d_mask_is_used(dtype):
     allowed = (torch.rand(2, 1, 11, 11) < 0.6) | torch.eye(11, dtype=torch.bool)
     mask = allowed if dtype == torch.bool else torch.where(allowed, 0.0, torch.finfo(dtype).min)
     added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
-    ids = family["Llama"].inputs()["input_ids"]
+    ids = BY_NAME["Llama"].inputs()["input_ids"]
     with torch.no_grad():
         eager = llama("eager")(ids, attention_mask=added).logits
         ours = llama()(ids, attention_mask=mask).logits
@@ -215,7 +203,7 @@ def test_a_4d_mask_is_used(dtype):
 def test_a_float_mask_with_finite_values_is_added():
     torch.manual_seed(2)
     mask = torch.randn(2, 4, 11, 11)
-    ids = family["Llama"].inputs()["input_ids"]
+    ids = BY_NAME["Llama"].inputs()["input_ids"]
     with torch.no_grad():
         assert torch.allclose(
             llama("eager")(ids, attention_mask=mask).logits,
@@ -226,7 +214,7 @@ def test_a_float_mask_with_finite_values_is_added():
 
 def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
     model = model_of("Gemma-2").float().eval()
-    ids = family["Gemma-2"].inputs()["input_ids"]
+    ids = BY_NAME["Gemma-2"].inputs()["input_ids"]
     mask = torch.zeros(2, 1, 11, 11).masked_fill(~Causal().dense(11, 11), torch.finfo(torch.float32).min)
     with torch.no_grad():
         outputs = []
@@ -263,7 +251,7 @@ def test_packed_texts_equal_separate_ones():
 def test_output_attentions_gives_the_true_weights(name):
     dtype = torch.float64 if name == "T5" else torch.float32  # T5's scores are large
     model = model_of(name).to(dtype).eval()
-    inputs, result = family[name].inputs(), []
+    inputs, result = BY_NAME[name].inputs(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
         out = model(**inputs, output_attentions=True)
@@ -277,7 +265,7 @@ def test_output_attentions_gives_the_true_weights(name):
 def test_output_attentions_has_all_keys_of_a_static_cache():
     model = llama()
     cache = hf.StaticCache(config=model.config, max_cache_len=16)
-    out = model(family["Llama"].inputs()["input_ids"], past_key_values=cache, output_attentions=True)
+    out = model(BY_NAME["Llama"].inputs()["input_ids"], past_key_values=cache, output_attentions=True)
     assert out.attentions[0].shape == (2, 4, 11, 16)
 
 
@@ -293,181 +281,6 @@ def test_a_head_mask_multiplies_the_weights_of_each_head():
         assert torch.allclose(masked, plain * heads.view(1, 1, 3, 1), atol=1e-6)
 
 
-# Errors
-
-
-def assert_refused(match, **options):
-    with pytest.raises(OptionError, match=match) as caught:
-        register("regard-bad", **options)
-    assert "regard-bad" not in hf.AttentionInterface().valid_keys()
-    assert "\n" not in str(caught.value)
-
-
-def test_options_of_the_wrong_kind_are_refused():
-    assert_refused("mask must be a Mask", mask=3)
-    assert_refused("call it: Window", mask=Window)
-    assert_refused("energy must be an Energy", energy="cosine")
-    assert_refused("normalize must be a Normalizer", normalize=1.5)
-    assert_refused("bias must be a Bias", bias=0.5)
-    assert_refused("layers must map", layers=[1, 2])
-    assert_refused("-1 is not a layer", layers={-1: {}})
-    assert_refused("True is not a layer", layers={True: {}})
-    assert_refused(r"layers\[0\] must be a dict", layers={0: Window(3)})
-    assert_refused(
-        r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize",
-        layers={0: {"masks": Window(3)}},
-    )
-    with pytest.raises(OptionError, match="must be 'regard' or begin with 'regard-', .* got 'sdpa'"):
-        register("sdpa")
-
-
-def test_a_layer_that_the_model_lacks_is_refused_by_name():
-    register("regard-far", layers={7: {"mask": Window(3)}})
-    with pytest.raises(
-        OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"
-    ):
-        llama("regard-far")
-    register("regard-far", layers={"encoder.*": {"mask": Window(3)}})
-    with pytest.raises(
-        OptionError,
-        match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'",
-    ):
-        llama("regard-far")
-    model = hf.LlamaForCausalLM._from_config(
-        hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far"
-    )
-    with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
-        logits(model)
-    register("regard-embedding", layers={"model.embed_tokens": {"mask": Window(3)}})
-    with pytest.raises(OptionError, match="'model.embed_tokens'.*names no attention module"):
-        llama("regard-embedding")
-    register("regard-fits", layers={1: {"mask": Window(3)}})
-    model = llama("regard-fits")
-    with pytest.raises(OptionError, match="names no layer"):
-        register("regard-fits", layers={9: {}})
-    logits(model)
-
-
-def test_a_model_that_does_not_use_the_interface_is_refused():
-    config = lambda: hf.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4)  # noqa: E731
-    with pytest.raises(OptionError, match="BloomForCausalLM has its own attention code.*eager"):
-        hf.BloomForCausalLM._from_config(config(), attn_implementation="regard")
-    model = hf.BloomForCausalLM(config())
-    with pytest.raises(OptionError, match="BloomForCausalLM has its own attention code.*eager"):
-        model.set_attn_implementation("regard")
-    assert model.config._attn_implementation != "regard"
-
-
-def test_modules_with_their_own_attention_are_named_in_a_warning():
-    config = hf.BigBirdPegasusConfig(
-        vocab_size=60,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-    )
-    model = hf.BigBirdPegasusModel(config)
-    with pytest.warns(
-        UserWarning,
-        match=r"BigBirdPegasusModel: encoder.layers.0.self_attn.* in their own code, not on regard",
-    ):
-        model.set_attn_implementation("regard")
-    assert model.config._attn_implementation == "regard"
-
-
-def test_an_unknown_keyword_is_refused_by_name():
-    with pytest.raises(
-        OptionError, match=r"LlamaAttention \(model.layers.0.self_attn\) passes curvature= .*eager"
-    ):
-        logits(llama(), curvature=0.3)
-    logits(llama(), curvature=None)
-
-
-def test_invalid_masks_are_refused_with_the_name_of_the_module():
-    ids = family["Llama"].inputs()["input_ids"]
-    attention = llama().model.layers[0].self_attn
-    position = llama().model.rotary_emb(torch.zeros(1), torch.arange(11)[None])
-    x = torch.randn(2, 11, 32)
-    for mask, message in (
-        (torch.ones(2, 11), r"shape \(2, 11\)"),
-        (torch.ones(2, 1, 11, 11).long(), "torch.int64"),
-        ("causal", "got a str"),
-    ):
-        with pytest.raises(OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) .*{message}"):
-            attention(x, position, attention_mask=mask)
-    with pytest.raises(ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):
-        llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
-
-
-def test_other_bad_calls_are_refused_with_the_name_of_the_module():
-    class Module(nn.Module):
-        layer_idx = 3
-
-    q = torch.randn(1, 4, 5, 8)
-    run = make_attention("regard", regard.huggingface.variants.Changes({}, None))
-    with pytest.raises(OptionError, match=r"Module \(layer 3\) passes dropout=Dropout.*config"):
-        run(Module(), q, q, q, None, dropout=nn.Dropout(0.1))
-    with pytest.raises(OptionError, match=r"Module \(layer 3\) runs with a PagedCache .*dynamic or static"):
-        run(Module(), q, q, q, None, cache=type("PagedCache", (), {})())
-    with pytest.raises(OptionError, match="position bias and a soft cap"):
-        run(Module(), q, q, q, None, softcap=2.0, position_bias=torch.zeros(1, 4, 5, 5))
-    with pytest.raises(OptionError, match="got a mask for 5 queries and 5 keys, and has 5 and 3"):
-        run(Module(), q, q[..., :3, :], q[..., :3, :], masks.make_mask(1, 5, 5))
-
-
-def test_a_window_is_refused_where_positions_are_not_aligned():
-    register("regard-window", mask=Window(3))
-    model = model_of("BART").float().eval()
-    model.set_attn_implementation("regard-window")
-    with pytest.raises(OptionError, match=r"encoder_attn\): mask=Window.* cross-attention.*layers="):
-        logits(model, "BART")
-    register("regard-window", mask=Window(3), layers={"*.encoder_attn": {"mask": None}})
-    logits(model, "BART")
-
-
-def test_masks_that_a_sliding_cache_cannot_support_are_refused():
-    register("regard-first", mask=Prefix(2) | Window(3))
-    model = model_of("Mistral").float().eval()
-    model.set_attn_implementation("regard-first")
-    inputs = family["Mistral"].inputs()
-    model.generate(**inputs, max_new_tokens=3, use_cache=False)
-    with pytest.raises(OptionError, match="counts keys from the first, and a sliding cache has dropped some"):
-        model.generate(**inputs, max_new_tokens=3)
-
-
-def test_another_normaliser_is_refused_in_a_model_with_sinks():
-    register("regard-sparse", normalize=Sparsemax())
-    model = model_of("GPT-OSS").float().eval()
-    model.set_attn_implementation("regard-sparse")
-    with pytest.raises(
-        OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has attention sinks.*Sparsemax"
-    ):
-        logits(model, "GPT-OSS")
-    register("regard-sparse", normalize=Softmax(2.0))
-    with regard.watch(model) as seen:
-        logits(model, "GPT-OSS")
-    normalize = seen["model.layers.0.self_attn"].call.normalize
-    assert normalize.temperature == 2.0 and torch.equal(
-        normalize.sinks, model.model.layers[0].self_attn.sinks
-    )
-
-
-def test_a_missing_or_old_transformers_is_reported(monkeypatch):
-    from regard.huggingface import variants
-
-    monkeypatch.setattr(variants, "version", lambda _: "4.57.1")
-    with pytest.raises(OptionError, match="4.57.1 is installed; pip install -U transformers"):
-        register()
-    monkeypatch.setattr(variants.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        OptionError, match=r'needs transformers 5 or later; pip install "regard\[transformers\]"'
-    ):
-        register()
-
-
 def test_importing_regard_huggingface_does_not_import_transformers():
     code = "import sys, regard; regard.huggingface.register; print('transformers' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -480,17 +293,6 @@ def test_a_copied_model_keeps_its_variant():
     assert torch.equal(logits(copy.deepcopy(model)), logits(model))
 
 
-@pytest.mark.parametrize("name", ["T5", "BART"])
-def test_a_window_is_refused_in_cross_attention_also_when_source_and_target_have_one_length(name):
-    register("regard-near", mask=Window(2))
-    model = model_of(name).float().eval()
-    model.set_attn_implementation("regard-near")
-    ids = torch.arange(3, 9)[None]
-    with pytest.raises(OptionError, match="this is cross-attention"):
-        model(input_ids=ids, decoder_input_ids=ids)
-    model.set_attn_implementation("eager")
-
-
 def test_layers_by_name_follow_layers_that_are_removed():
     register("regard-second", layers={"model.layers.1.*": {"mask": Window(1)}})
     model = copy.deepcopy(llama("regard-second"))
@@ -501,14 +303,6 @@ def test_layers_by_name_follow_layers_that_are_removed():
     with regard.watch(model) as seen:
         model(input_ids=torch.arange(3, 9)[None], use_cache=False)
     assert "Window" in repr(seen["model.layers.1.self_attn"])
-
-
-def test_names_that_transformers_would_misread_and_unknown_variants_are_refused():
-    for name in ("regard-a/b", "regard-", "regard|x", "regardless"):
-        with pytest.raises(OptionError, match="the name must be"):
-            register(name)
-    with pytest.raises(OptionError, match=r"no variant is called 'regard-nope'; registered are .*regard"):
-        llama("regard").set_attn_implementation("regard-nope")
 
 
 def test_a_model_on_regard_needs_no_patching_of_torchs_functions_unless_it_has_other_modules():
