@@ -23,8 +23,8 @@ HOPPER = Machine("cuda", (9, 0))
 
 
 def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_positions():
-    done = run_interpreted(Path(__file__).with_name("triton_cases.py"))
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    process = run_interpreted(Path(__file__).with_name("triton_cases.py"))
+    assert process.returncode == 0, process.stdout + process.stderr[-2000:]
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +87,9 @@ def test_a_band_is_found_in_combined_masks():
 def test_a_cached_training_shortcut_keeps_no_tensor_of_the_call_that_made_it():
     tensors = [torch.randn(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     call = make_call(*(x * 1 for x in tensors), mask=Window(9, 9))
-    alive = [weakref.ref(x) for x in (call.query, call.key, call.value)]
+    references = [weakref.ref(x) for x in (call.query, call.key, call.value)]
     shortcut = triton.Triton().shortcut(call, HOPPER)
     assert shortcut is not None
     del call
     gc.collect()
-    assert [reference() for reference in alive] == [None] * 3
+    assert [reference() for reference in references] == [None] * 3

@@ -1,6 +1,6 @@
 """`watch` on regard's own layers: names, weights after a fused kernel, selected rows, snapshots.
 
-Covers watching.py and snapshot.py; models of torch and others are in test_torch_calls.py.
+Covers watching.py and snapshot.py; modules of torch and other libraries are in test_torch_calls.py.
 """
 
 import math
@@ -105,9 +105,9 @@ def test_rows_computed_on_demand_equal_the_rows_of_the_matrix(seed):
     assert torch.allclose(call.weights(head=[0, h], query=slice(i, None)), full[:, [0, h], i:])
     assert torch.allclose(call.weights(batch=[b], query=[0, -1]), full[[b]][:, :, [0, -1]])
     assert torch.allclose(call.column_sums(head=h), full[:, h].sum(-2))
-    top, at = call.top(min(3, k.shape[-2]), batch=b)
+    top, indices = call.top(min(3, k.shape[-2]), batch=b)
     assert torch.allclose(top, full[b].topk(min(3, k.shape[-2]), -1).values)
-    assert torch.allclose(full[b].gather(-1, at), top)
+    assert torch.allclose(full[b].gather(-1, indices), top)
 
 
 @pytest.mark.parametrize("stage", ["energy", "biased", "masked", "normalised", "gated"])
@@ -120,16 +120,16 @@ def test_weights_can_be_computed_at_every_stage(stage):
     biased = 2 * torch.tanh((e + weights(torch.zeros_like(q), k, bias=ALiBi(2), stage="biased")) / 2)
     masked = biased.masked_fill(~Causal().dense(5, 6), -math.inf)
     normal = torch.softmax(masked, -1)
-    truth = {
+    expected = {
         "energy": e,
         "biased": biased,
         "masked": masked,
         "normalised": normal,
         "gated": normal * Window(2).dense(5, 6),
     }
-    assert torch.allclose(seen["attend.0"].weights(stage=stage), truth[stage], atol=1e-6)
+    assert torch.allclose(seen["attend.0"].weights(stage=stage), expected[stage], atol=1e-6)
     assert torch.allclose(
-        seen["attend.0"].weights(stage=stage, head=1, query=2), truth[stage][:, 1, 2], atol=1e-6
+        seen["attend.0"].weights(stage=stage, head=1, query=2), expected[stage][:, 1, 2], atol=1e-6
     )
 
 
@@ -153,15 +153,15 @@ def test_one_row_of_a_long_call_does_not_build_the_matrix(monkeypatch):
     largest = 0
     from regard.attention.kernels import reference
 
-    plain = reference.weigh
+    weigh = reference.weigh
 
-    def spy(call, rows, stage):
+    def record_size(call, rows, stage):
         nonlocal largest
-        result = plain(call, rows, stage)
+        result = weigh(call, rows, stage)
         largest = max(largest, result[0].numel())
         return result
 
-    monkeypatch.setattr(reference, "weigh", spy)
+    monkeypatch.setattr(reference, "weigh", record_size)
     row = seen["attend.0"].weights(query=T // 2)
     assert row.shape == (1, 1, T)
     assert int((row > 0).sum()) == 51
@@ -260,7 +260,7 @@ def test_another_thread_may_run_the_watched_model():
         while not stop.is_set():
             try:
                 layer(x)
-            except Exception as error:  # a hook of the watch that is not this thread's
+            except Exception as error:  # raised by a hook of the other thread's watch
                 errors.append(error)
 
     thread = threading.Thread(target=other)
