@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 from urllib.parse import urlsplit
 
 from regard.data.tokenizer import Tokenizer
@@ -11,6 +12,7 @@ from regard.models import folder as folders
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.serving import auth, server
+from regard.serving.generation_service import GenerationService
 from tests import forked
 from tests.models.small import LAYER
 
@@ -33,10 +35,10 @@ def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
 
 
 class Client:
-    """A client of one server; every request uses a new connection unless `keep` is one."""
+    """A client of one server; every request uses a new connection unless `keep` gives one."""
 
-    def __init__(self, where):
-        self.host, self.port = urlsplit(where).hostname, urlsplit(where).port
+    def __init__(self, address):
+        self.host, self.port = urlsplit(address).hostname, urlsplit(address).port
 
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=60)
@@ -62,21 +64,50 @@ class Client:
         return status, json.loads(answer)
 
 
+class BlockedService(GenerationService):
+    """Blocks every batch until a test sets `go`."""
+
+    def __init__(self, *args, **kwargs):
+        self.started, self.go = threading.Event(), threading.Event()
+        super().__init__(*args, **kwargs)
+
+    def _work(self, *args):
+        self.started.set()
+        assert self.go.wait(120)
+        return super()._work(*args)
+
+
+def in_background(call):
+    """Call a function in a thread; return the thread and a list that gets the result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    return thread, results
+
+
+def until(condition):
+    """Wait until a condition holds, for two minutes at most."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 @contextlib.contextmanager
 def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
     """Run a server in this process and yield its client; the server is drained at the end."""
     sock = server.bind("127.0.0.1", port)
     started = threading.Event()
-    made = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
-    thread = threading.Thread(target=made.run, args=([sock],), daemon=True)
+    new_server = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
+    thread = threading.Thread(target=new_server.run, args=([sock],), daemon=True)
     thread.start()
     assert started.wait(120)
     client = Client(server.address(sock))
-    client.server = made
+    client.server = new_server
     try:
         yield client
     finally:
-        made.drain()
+        new_server.drain()
         thread.join(120)
         service.batcher.close()
         assert not thread.is_alive()
@@ -84,8 +115,9 @@ def running(service, *, host="127.0.0.1", token=None, log=False, port=0):
 
 @contextlib.contextmanager
 def process(*args, env=None, files=None):
-    """Start `regard serve` and yield its process and a client once it prints its address; `files` is its
-    ulimit -n.
+    """Start `regard serve`; yield its process and a client once it prints its address.
+
+    `files` limits the number of its open files (ulimit -n).
     """
     limit = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files}))\n" if files else ""
     started = forked.Popen("serve", "--port", 0, *args, code=limit + forked.REGARD, env=env)

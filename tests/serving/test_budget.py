@@ -16,37 +16,16 @@ from regard.serving.generation_service import GenerationService
 from regard.serving.http_errors import RequestError
 from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Translate
-from tests.serving.server import process, running, write_model
-from tests.serving.test_metrics import value
-from tests.serving.test_routes import as_json, in_background, until
+from tests.serving.server import in_background, process, running, until, write_model
+from tests.serving.test_metrics import parse, value
+from tests.serving.test_routes import as_json
 
 LONG = {"text": "ein Hund " * 60, "min_length": 1000, "max_length": 1024, "beam": 4}  # about 1000 steps
 TOO_MUCH = "more than 2,000,000 rows × steps"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    from regard.models.folder import load
-
-    return load(folder).double()
-
-
-@pytest.fixture(scope="module")
-def client(model):
-    with running(GenerationService(model, "small", workers=1)) as running_client:
-        yield running_client
-
-
-class Counting(GenerationService):
-    """Counts the rows of all steps, and can block every step."""
+class CountingService(GenerationService):
+    """Counts decoding steps; every step takes 0.02 seconds until `go` is set."""
 
     def __init__(self, *args, **kwargs):
         self.steps, self.go = 0, threading.Event()
@@ -60,7 +39,7 @@ class Counting(GenerationService):
     def engine(self, model):
         service = self
 
-        class Held:
+        class CountedEngine:
             def __getattr__(self, name):
                 return getattr(model, name)
 
@@ -70,7 +49,7 @@ class Counting(GenerationService):
             def step(self, *args):
                 return service.step(model.step, args)
 
-        self._engine = Held()
+        self._engine = CountedEngine()
 
     def step(self, call, args):
         self.steps += 1
@@ -78,10 +57,14 @@ class Counting(GenerationService):
         return call(*args)
 
 
+def batches_of(client):
+    return parse(client.get("/metrics")[2])["regard_batch_texts_count"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, TOO_MUCH),
+        ("/translate", {"text": "a", "required": ["ein Hund " * 111], "beam": 8}, TOO_MUCH),
         ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, TOO_MUCH),
         ("/translate", {"texts": ["a"] * 100, "sample": {"count": 32}, "max_length": 1024}, TOO_MUCH),
         ("/translate", {"text": "a", "required": ["ein Hund " * 1000]}, "may have 9,"),
@@ -96,15 +79,12 @@ class Counting(GenerationService):
     ],
 )  # fmt: skip
 def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, body, message):
-    before = client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
+    before = batches_of(client)
     status, answer = client.post(path, body)
     assert status == 422
     assert message in answer["error"]
     assert len(answer["error"]) < 300 and "\n" not in answer["error"]
-    assert (
-        before
-        == client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
-    )
+    assert batches_of(client) == before
 
 
 def test_request_limits_are_those_of_the_service(model):
@@ -133,7 +113,7 @@ def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
 
 
 def test_a_request_that_ran_out_of_time_stops_computing(model):
-    service = Counting(model, "small", RequestLimits(seconds=0.3), workers=1)
+    service = CountingService(model, "small", RequestLimits(seconds=0.3), workers=1)
     with running(service) as client:
         status, answer = client.post("/translate", LONG)
         assert (status, answer["error"][:42]) == (503, "the answer took longer than 0.3 seconds; s")
@@ -143,10 +123,10 @@ def test_a_request_that_ran_out_of_time_stops_computing(model):
 
 
 def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_answer(model, capfd):
-    service = Counting(model, "small", workers=1)
+    service = CountingService(model, "small", workers=1)
     options = {"max_length": 40, "min_length": 30, "beam": 2}
-    searched = {"constraints": Constraints(min_length=30), "limits": Limits(max_length=40)}
-    expected = [as_json(t) for t in translate(["Wolken!"], model, beam=2, **searched)]
+    options_in_python = {"constraints": Constraints(min_length=30), "limits": Limits(max_length=40)}
+    expected = [as_json(t) for t in translate(["Wolken!"], model, beam=2, **options_in_python)]
     with running(service, log=True) as client:
         first = in_background(
             lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3})
@@ -187,8 +167,8 @@ def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, c
     assert "Traceback" not in log
 
 
-def test_draining_cancels_what_the_grace_time_does_not_cover(model):
-    service = Counting(model, "small", RequestLimits(grace=0.3), workers=1)
+def test_draining_cancels_requests_that_exceed_the_grace_time(model):
+    service = CountingService(model, "small", RequestLimits(grace=0.3), workers=1)
     with running(service) as client:
         pending = in_background(lambda: client.post("/translate", LONG))
         until(lambda: service.steps > 2)

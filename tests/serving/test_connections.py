@@ -7,23 +7,16 @@ import sys
 import time
 
 import pytest
-import torch
 
 from regard.serving.generation_service import GenerationService
 from regard.serving.log import Handler, Log
 from regard.serving.request_limits import RequestLimits
 from tests import forked
-from tests.serving.server import process, running, write_model
-from tests.serving.test_routes import in_background, until
+from tests.serving.server import BlockedService, in_background, process, running, until, write_model
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(3)
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-def silent(client, count, sent=b""):
+def silent_connections(client, count, sent=b""):
+    """Open connections that send this and then nothing more."""
     connections = [socket.create_connection((client.host, client.port), 20) for _ in range(count)]
     for sock in connections:
         if sent:
@@ -31,7 +24,8 @@ def silent(client, count, sent=b""):
     return connections
 
 
-def closed(sock):
+def is_closed(sock):
+    """Whether the server closes a connection, within two minutes."""
     sock.settimeout(120)
     try:
         return sock.recv(1) == b""
@@ -42,17 +36,17 @@ def closed(sock):
 @pytest.mark.parametrize(
     "sent", [b"", b"POST /translate HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"]
 )
-def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
+def test_the_connection_that_is_idle_longest_is_closed_for_a_new_one(model, sent, capfd):
     with running(GenerationService(model, "small", RequestLimits(connections=10), workers=1)) as client:
-        talking = client.connect()
-        assert client.raw("GET", "/health", keep=talking)[0] == 200
-        socks = silent(client, 60, sent)
+        active = client.connect()
+        assert client.raw("GET", "/health", keep=active)[0] == 200
+        socks = silent_connections(client, 60, sent)
         for _ in range(5):
             assert client.get("/health")[0] == 200
-        assert all(closed(sock) for sock in socks[:45])
+        assert all(is_closed(sock) for sock in socks[:45])
         for sock in socks:
             sock.close()
-        talking.close()
+        active.close()
     log = capfd.readouterr().err.splitlines()
     assert log == ["regard: more than 10 connections are open; the one that is idle longest is closed"]
 
@@ -60,10 +54,10 @@ def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
 def test_more_connections_than_open_files_do_not_block_others_and_log_little(tmp_path):
     write_model(tmp_path)
     with process(tmp_path, "--workers", "1", files=256) as (started, client):
-        socks = silent(client, 400)
+        socks = silent_connections(client, 400)
         for _ in range(3):
             assert client.post("/translate", {"text": "ein Hund"})[0] == 200
-            socks += silent(client, 50)
+            socks += silent_connections(client, 50)
         started.terminate()
         _, err = started.communicate(timeout=60)
         for sock in socks:
@@ -74,14 +68,12 @@ def test_more_connections_than_open_files_do_not_block_others_and_log_little(tmp
 
 
 def test_a_connection_with_a_request_is_never_closed_for_another(model):
-    from tests.serving.test_routes import Slow
-
-    service = Slow(model, "small", RequestLimits(connections=3), workers=1)
+    service = BlockedService(model, "small", RequestLimits(connections=3), workers=1)
     with running(service) as client:
         pending = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
-        socks = silent(client, 10)
-        assert closed(socks[0])
+        socks = silent_connections(client, 10)
+        assert is_closed(socks[0])
         service.go.set()
         pending[0].join(120)
         assert pending[1][0][0] == 200
@@ -92,40 +84,38 @@ def test_a_connection_with_a_request_is_never_closed_for_another(model):
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
 def test_a_connection_without_a_complete_header_is_closed(model, sent):
     with running(GenerationService(model, "small", RequestLimits(idle=0.2), workers=1)) as client:
-        assert closed(silent(client, 1, sent)[0])
+        assert is_closed(silent_connections(client, 1, sent)[0])
 
 
 def test_a_slow_header_does_not_keep_a_connection_open(model):
     with running(GenerationService(model, "small", RequestLimits(idle=0.5), workers=1)) as client:
-        sock = silent(client, 1, b"GET /health HTTP/1.1\r\n")[0]
+        sock = silent_connections(client, 1, b"GET /health HTTP/1.1\r\n")[0]
         sock.settimeout(0.05)
-        is_closed = False
+        was_closed = False
         for _ in range(400):  # one more line every 0.05 seconds
             try:
                 sock.sendall(b"x: y\r\n")
-                is_closed = sock.recv(1) == b""
+                was_closed = sock.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
-                is_closed = True
-            if is_closed:
+                was_closed = True
+            if was_closed:
                 break
-        assert is_closed
+        assert was_closed
 
 
-def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
-    with running(GenerationService(model, "small", RequestLimits(idle=0.3), workers=1)) as client:
+def test_a_connection_stays_open_between_requests_until_the_idle_limit(model):
+    with running(GenerationService(model, "small", RequestLimits(idle=1.0), workers=1)) as client:
         connection = client.connect()
         for _ in range(3):
             assert client.raw("GET", "/health", keep=connection)[0] == 200
             time.sleep(0.1)
-        assert closed(connection.sock)
+        assert is_closed(connection.sock)
 
 
 def test_a_slow_response_may_take_longer_than_the_idle_limit(model):
-    from tests.serving.test_routes import Slow
-
-    service = Slow(model, "small", RequestLimits(idle=0.2), workers=1)
+    service = BlockedService(model, "small", RequestLimits(idle=0.2), workers=1)
     with running(service) as client:
         pending = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -175,7 +165,7 @@ def test_a_repeated_message_is_counted(capsys):
     assert capsys.readouterr().err == "regard: full\nregard: other\nregard: full (4 more times since)\n"
 
 
-def test_errors_of_the_loop_are_one_line(capsys):
+def test_errors_of_the_event_loop_are_one_line(capsys):
     handler = Handler(Log())
     for number in range(3):
         try:
@@ -184,10 +174,8 @@ def test_errors_of_the_loop_are_one_line(capsys):
             info = sys.exc_info()
         text = f"socket.accept() out of system resource\nsocket: {number}"
         handler.emit(logging.LogRecord("asyncio", logging.ERROR, "", 0, text, (), info))
-    assert (
-        capsys.readouterr().err
-        == "regard: socket.accept() out of system resource: [Errno 24] Too many open files\n"
-    )
+    expected = "regard: socket.accept() out of system resource: [Errno 24] Too many open files\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_the_limit_of_open_files_limits_connections():
@@ -197,6 +185,6 @@ def test_the_limit_of_open_files_limits_connections():
         "print(max_connections(1000, Log()), max_connections(50, Log()), "
         "resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    done = forked.run(code=code)
-    assert done.stdout.split() == ["108", "50", "300"]
-    assert "at most 108 connections instead of 1000, as the system allows 300 open files" in done.stderr
+    finished = forked.run(code=code)
+    assert finished.stdout.split() == ["108", "50", "300"]
+    assert "at most 108 connections instead of 1000, as the system allows 300 open files" in finished.stderr

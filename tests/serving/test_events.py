@@ -9,9 +9,8 @@ import torch
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_batching import Batcher
 from regard.serving.request_limits import RequestLimits
-from tests.serving.server import running, write_model
+from tests.serving.server import running, until, write_model
 from tests.serving.test_metrics import value
-from tests.serving.test_routes import until
 
 LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund läuft den kleiner"
 
@@ -19,9 +18,9 @@ LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund l
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     torch.manual_seed(3)
-    folder = write_model(tmp_path_factory.mktemp("translator"))
-    folder.card = {"recipe": {"data": {"max_length": 30, "target": "de"}}}
-    return folder
+    translator = write_model(tmp_path_factory.mktemp("translator"))
+    translator.card = {"recipe": {"data": {"max_length": 30, "target": "de"}}}
+    return translator
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,7 @@ def test_several_texts_and_beams_are_streamed_as_finished_translations_in_order(
 
 
 def test_translations_are_sent_before_the_last_is_computed(model):
-    class Held(GenerationService):
+    class Blocked(GenerationService):
         """Blocks all batches after the first."""
 
         def _work(self, options, texts, cancelled):
@@ -94,7 +93,7 @@ def test_translations_are_sent_before_the_last_is_computed(model):
 
     begun, go = threading.Event(), threading.Event()
     go.set()
-    service = Held(model, "small", RequestLimits(batch_tokens=1), workers=1)
+    service = Blocked(model, "small", RequestLimits(batch_tokens=1), workers=1)
     service.warm_up()
     go.clear()
     begun.clear()
@@ -110,15 +109,15 @@ def test_translations_are_sent_before_the_last_is_computed(model):
 
 
 def test_a_client_that_leaves_frees_the_queue(model):
-    class Held(GenerationService):
+    class Blocked(GenerationService):
         def _work(self, options, texts, cancelled):
             begun.set()
             assert go.wait(120)
-            gone.append([item() for item in cancelled])
+            was_cancelled.append([item() for item in cancelled])
             return super()._work(options, texts, cancelled)
 
-    begun, go, gone = threading.Event(), threading.Event(), []
-    service = Held(model, "small", RequestLimits(batch_tokens=1), workers=1)
+    begun, go, was_cancelled = threading.Event(), threading.Event(), []
+    service = Blocked(model, "small", RequestLimits(batch_tokens=1), workers=1)
     with running(service) as client:
         connection = client.connect()
         body = json.dumps({"texts": ["ein Hund", "Wolken!", "b"], "stream": True})
@@ -128,7 +127,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         go.set()
         until(lambda: service.batcher.waiting == 0)
-        assert gone == [[True]]  # the others were never started
+        assert was_cancelled == [[True]]  # the others were never started
 
 
 @pytest.mark.parametrize(
@@ -150,10 +149,10 @@ def test_invalid_requests_are_refused_before_anything_is_sent(client, body, mess
     assert message in answer["error"]
 
 
-def test_the_description_names_streams(client):
-    described = json.loads(client.get("/openapi.json")[2])["paths"]["/translate"]["post"]
-    assert set(described["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
-    fields = described["requestBody"]["content"]["application/json"]["schema"]["properties"]
+def test_the_openapi_description_includes_streams(client):
+    description = json.loads(client.get("/openapi.json")[2])["paths"]["/translate"]["post"]
+    assert set(description["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    fields = description["requestBody"]["content"]["application/json"]["schema"]["properties"]
     assert fields["stream"]["default"] is False and "to" in fields
 
 

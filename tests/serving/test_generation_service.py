@@ -13,8 +13,7 @@ from regard.decoding.sampling import Sample
 from regard.pipelines.generate import generate
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
-from tests.serving.server import running, write_model
-from tests.serving.test_routes import until
+from tests.serving.server import running, until, write_model
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def client(model):
 
 
 def events(client, request):
-    """The events of a stream: their kinds and data, and the text that they make."""
+    """The events of a stream: their kinds and data, and their joined text."""
     status, headers, body = client.raw(
         "POST", "/generate", json.dumps({**request, "stream": True}), {"content-type": "application/json"}
     )
@@ -45,7 +44,7 @@ def events(client, request):
 
 def test_generated_texts_equal_those_of_the_python_call(model, client):
     sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
-    drawn = generate(
+    sampled = generate(
         ["ein"],
         model,
         strategy=Sample(**sample),
@@ -56,7 +55,7 @@ def test_generated_texts_equal_those_of_the_python_call(model, client):
         "/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2}
     )
     assert status == 200
-    assert [t["text"] for t in answer["texts"]] == [h.text for h in drawn.hypotheses]
+    assert [t["text"] for t in answer["texts"]] == [h.text for h in sampled.hypotheses]
     best = generate(["ein"], model, beam=3, limits=Limits(max_length=9))[0]
     answer = client.post("/generate", {"prompt": "ein", "beam": 3, "max_length": 9})[1]
     assert [(t["text"], t["score"]) for t in answer["texts"]] == [
@@ -96,7 +95,7 @@ def test_invalid_prompts_are_refused_before_anything_is_sent(client, body, messa
     assert message in answer["error"]
 
 
-def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
+def test_too_many_streams_are_refused_and_streams_of_closed_connections_stop(model):
     class Endless(GenerationService):
         def stream(self, request, cancelled):
             while not ended.wait(0.01):

@@ -7,11 +7,10 @@ import threading
 import time
 
 import pytest
-import torch
 
 from regard.models.folder import load
 from regard.pipelines.translate import translate
-from tests.serving.server import process, write_model
+from tests.serving.server import process
 from tests.serving.test_metrics import parse
 
 NEAR = 1e-4  # scores within this are equal: float32 sums depend on the batch
@@ -25,17 +24,17 @@ def sentences(count):
     ]
 
 
-def load_with(client, requests, connections):
+def send_all(client, requests, connections):
     """Send all requests over a few persistent connections; return responses by index, and the seconds."""
-    result, todo, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
+    result, pending, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
 
     def work():
         connection = http.client.HTTPConnection(client.host, client.port, timeout=300)
         while True:
             with lock:
-                if not todo:
+                if not pending:
                     break
-                i, body = todo.pop()
+                i, body = pending.pop()
             connection.request("POST", "/translate", json.dumps(body), {"content-type": "application/json"})
             answer = connection.getresponse()
             result[i] = answer.status, json.loads(answer.read())
@@ -63,11 +62,11 @@ def share_of_near_ties(folder, count, connections):
         beam: dict(zip(texts, translate(texts, model, beam=beam), strict=True)) for beam in set(beams)
     }
     with process(folder) as (_, client):
-        result, seconds = load_with(client, requests, connections)
-        counted = parse(client.get("/metrics")[2].decode())
+        result, seconds = send_all(client, requests, connections)
+        metrics = parse(client.get("/metrics")[2].decode())
     assert sorted(result) == list(range(count))  # nothing lost
     assert {status for status, _ in result.values()} == {200}
-    assert counted['regard_requests_total{route="/translate",status="200"}'] == count
+    assert metrics['regard_requests_total{route="/translate",status="200"}'] == count
     total = ties = 0
     for i, (_, answer) in result.items():
         assert len(answer["translations"]) == len(requests[i]["texts"])
@@ -77,23 +76,11 @@ def share_of_near_ties(folder, count, connections):
             if translation["text"] != best:
                 ties += 1
                 assert abs(translation["score"] - best.hypotheses[0].score) < NEAR, (text, translation, best)
-    batches = counted["regard_batch_texts_sum"] / counted["regard_batch_texts_count"]
-    print(
-        f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: "
-        f"{count / seconds:.0f} requests/s, "
-    )
-    print(
-        f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie"
-    )
+    batch_size = metrics["regard_batch_texts_sum"] / metrics["regard_batch_texts_count"]
+    print(f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s:")
+    print(f"{count / seconds:.0f} requests/s, {total / seconds:.0f} texts/s, {batch_size:.1f} texts a batch")
+    print(f"{ties} of {total} translations differ by a near tie")
     return ties / total
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
 
 
 @pytest.mark.slow

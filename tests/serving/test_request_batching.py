@@ -12,7 +12,7 @@ from tests.serving.test_metrics import value
 
 
 class Worker:
-    """Reverses each text, waits for `go`, and records the batches."""
+    """Reverses each text, waits for `go` (set at once if `open`), and records the batches."""
 
     def __init__(self, open=True):
         self.go = threading.Event()
@@ -34,7 +34,7 @@ def batcher(work, tokens=100, queue=100, workers=1, metrics=None):
     )
 
 
-def held(work, pool):
+def occupy_worker(work, pool):
     """Occupy the only worker with a first request, so that later requests wait."""
     first = pool.submit("first", ["x"])
     while pool.waiting:
@@ -45,7 +45,7 @@ def held(work, pool):
 def test_waiting_texts_share_a_batch_and_get_their_own_answers():
     work = Worker(open=False)
     pool = batcher(work)
-    held(work, pool)
+    occupy_worker(work, pool)
     pending = [pool.submit("a", [f"{i}-one", f"{i}-two"]) for i in range(5)]
     assert pool.waiting == 10
     work.go.set()
@@ -58,7 +58,7 @@ def test_waiting_texts_share_a_batch_and_get_their_own_answers():
 def test_a_batch_has_one_set_of_options_and_a_bounded_cost_and_groups_take_turns():
     work = Worker(open=False)
     pool = batcher(work, tokens=10)
-    held(work, pool)
+    occupy_worker(work, pool)
     many = pool.submit("a", ["four"] * 7)
     other = pool.submit("b", ["four"])
     work.go.set()
@@ -71,11 +71,11 @@ def test_a_batch_has_one_set_of_options_and_a_bounded_cost_and_groups_take_turns
 def test_an_error_in_one_request_does_not_affect_the_others():
     work = Worker(open=False)
     pool = batcher(work)
-    held(work, pool)
-    good, bad, also = pool.submit("a", ["one"]), pool.submit("a", ["two", "bad"]), pool.submit("a", ["six"])
+    occupy_worker(work, pool)
+    good, bad, other = (pool.submit("a", texts) for texts in (["one"], ["two", "bad"], ["six"]))
     work.go.set()
     assert good.result(10) == ["a:eno"]
-    assert also.result(10) == ["a:xis"]
+    assert other.result(10) == ["a:xis"]
     with pytest.raises(ValueError, match="bad text"):
         bad.result(10)
     assert pool.submit("a", ["more"]).result(10) == ["a:erom"]  # the worker still runs
@@ -98,7 +98,7 @@ def test_an_error_in_the_cost_of_a_text_affects_only_that_text():
 def test_a_full_queue_refuses_at_once_with_retry_after():
     work = Worker(open=False)
     pool = batcher(work, queue=3)
-    held(work, pool)
+    occupy_worker(work, pool)
     accepted = pool.submit("a", ["one", "two"])
     with pytest.raises(RequestError, match="2 texts are waiting and the queue holds 3") as refused:
         pool.submit("a", ["three", "four"])
@@ -113,10 +113,10 @@ def test_a_full_queue_refuses_at_once_with_retry_after():
 def test_cancelled_texts_are_not_computed():
     work = Worker(open=False)
     pool = batcher(work)
-    held(work, pool)
-    gone = [pool.submit("a", ["left", "gone"]) for _ in range(3)] + [pool.submit(i, ["s"]) for i in range(90)]
+    occupy_worker(work, pool)
+    left = [pool.submit("a", ["left", "gone"]) for _ in range(3)] + [pool.submit(i, ["s"]) for i in range(90)]
     accepted = pool.submit("a", ["kept"])
-    assert all(p.cancel() for p in gone)
+    assert all(p.cancel() for p in left)
     work.go.set()
     assert accepted.result(10) == ["a:tpek"]
     assert [texts for _, texts in work.batches] == [["x"], ["kept"]]
@@ -143,17 +143,14 @@ def test_a_request_without_texts_gets_no_results():
 
 
 def test_many_threads_and_workers_lose_nothing():
-    pool, metrics = (
-        batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=(metrics := Metrics())),
-        metrics,
-    )
-    result = {}
+    metrics, result = Metrics(), {}
+    pool = batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=metrics)
 
-    def ask(n):
+    def submit(n):
         for i in range(50):
             result[n, i] = pool.submit(i % 3, [f"{n}.{i}", f"{i}.{n}"]).result(10)
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=submit, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -167,7 +164,7 @@ def test_many_threads_and_workers_lose_nothing():
     assert value(metrics, "regard_batch_texts_sum") == 800
 
 
-def test_too_few_results_are_an_error_and_the_worker_continues():
+def test_a_batch_with_too_few_results_is_an_error_and_the_worker_continues():
     pool = Batcher(
         lambda _, texts, cancelled: [text for text in texts if text != "lost"],
         lambda *_: 1,

@@ -5,8 +5,6 @@ Covers responses.py, service.py.
 
 import json
 import socket
-import threading
-import time
 
 import pytest
 import torch
@@ -20,28 +18,16 @@ from regard.pipelines.translate import translate
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
 from regard.version import __version__
-from tests.serving.server import Client, running, write_model
+from tests.serving.server import BlockedService, Client, in_background, running, until
 from tests.serving.test_metrics import parse, value
 
 TEXTS = ["ein Hund", "", "zwei Hunde laufen 🐕", "Wolken!"]
 TOKEN = "abcdefghijklmnop-1234"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(3)
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def client(model):
-    with running(GenerationService(model, "small", workers=1)) as running_client:
-        yield running_client
-
-
 def as_json(result):
     """A translation in the JSON format of the server."""
-    many = [
+    hypotheses = [
         {
             "text": h.text,
             "score": round(h.score, 6),
@@ -51,9 +37,9 @@ def as_json(result):
         }
         for h in result.hypotheses
     ]
-    if not many:
+    if not hypotheses:
         return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
-    return many[0] | ({"hypotheses": many} if len(many) > 1 else {})
+    return hypotheses[0] | ({"hypotheses": hypotheses} if len(hypotheses) > 1 else {})
 
 
 @pytest.mark.parametrize(
@@ -139,18 +125,17 @@ def test_health_index_page_and_description_are_served(client):
     assert "default-src 'none'" in headers["content-security-policy"]
     text = body.decode()
     assert all(
-        word in text
-        for word in ("POST /translate", "POST /attention", "GET /health", "GET /metrics", "length_penalty")
+        part in text
+        for part in ("POST /translate", "POST /attention", "GET /health", "GET /metrics", "length_penalty")
     )
     assert "http://" not in text and "https://" not in text and "<script" not in text
-    described = json.loads(client.get("/openapi.json")[2])
-    assert set(described["paths"]) == {"/translate", "/attention", "/health", "/metrics"}
-    fields = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"][
-        "properties"
-    ]
+    description = json.loads(client.get("/openapi.json")[2])
+    assert set(description["paths"]) == {"/translate", "/attention", "/health", "/metrics"}
+    request = description["paths"]["/translate"]["post"]["requestBody"]
+    fields = request["content"]["application/json"]["schema"]["properties"]
     assert list(fields)[:2] == ["text", "texts"]
     assert fields["sample"]["anyOf"][0]["properties"]["temperature"]["minimum"] == 1e-4
-    assert "$defs" not in json.dumps(described["paths"])
+    assert "$defs" not in json.dumps(description["paths"])
 
 
 def test_metrics_count_requests_and_texts(client):
@@ -161,18 +146,18 @@ def test_metrics_count_requests_and_texts(client):
     _, headers, body = client.get("/metrics")
     after = parse(body.decode())
     assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    grown = {key: after[key] - before.get(key, 0) for key in after}
-    assert grown['regard_requests_total{route="/translate",status="200"}'] == 1
-    assert grown['regard_requests_total{route="/translate",status="422"}'] == 1
-    assert grown['regard_requests_total{route="other",status="404"}'] == 1
-    assert grown['regard_tokens_total{side="source"}'] == len("ein Hund") + len("Wolken!")
-    assert grown['regard_request_seconds_count{route="/translate"}'] == 2
-    assert grown["regard_batch_texts_sum"] == 2
+    increase = {key: after[key] - before.get(key, 0) for key in after}
+    assert increase['regard_requests_total{route="/translate",status="200"}'] == 1
+    assert increase['regard_requests_total{route="/translate",status="422"}'] == 1
+    assert increase['regard_requests_total{route="other",status="404"}'] == 1
+    assert increase['regard_tokens_total{side="source"}'] == len("ein Hund") + len("Wolken!")
+    assert increase['regard_request_seconds_count{route="/translate"}'] == 2
+    assert increase["regard_batch_texts_sum"] == 2
     assert after["regard_requests_in_flight"] == 1  # this one
     assert after["regard_queue_texts"] == 0
 
 
-BAD = [
+INVALID = [
     (b"", "not JSON"),
     (b"{", "not JSON: EOF"),
     (b"[]", "the request is [], and must be an object with text, texts"),
@@ -215,7 +200,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "message"), BAD, ids=[message[:40] for _, message in BAD])
+@pytest.mark.parametrize(("body", "message"), INVALID, ids=[message[:40] for _, message in INVALID])
 def test_an_invalid_request_is_an_error_of_one_sentence(client, body, message):
     status, answer = client.post("/translate", body)
     assert status == 422
@@ -225,11 +210,11 @@ def test_an_invalid_request_is_an_error_of_one_sentence(client, body, message):
     assert "\n" not in answer["error"]
 
 
-def test_any_text_is_translated(client):
-    odd = ["a\x00b", "a\nb\tc", "\u202e\ufeff", "🐕" * 50, "   ", "ÿ" * 300]
-    status, answer = client.post("/translate", {"texts": odd})
+def test_unusual_texts_are_translated(client):
+    unusual = ["a\x00b", "a\nb\tc", "\u202e\ufeff", "🐕" * 50, "   ", "ÿ" * 300]
+    status, answer = client.post("/translate", {"texts": unusual})
     assert status == 200
-    assert len(answer["translations"]) == len(odd)
+    assert len(answer["translations"]) == len(unusual)
 
 
 def test_a_body_that_is_too_large_is_refused_with_and_without_content_length(client):
@@ -259,9 +244,8 @@ def test_errors_name_wrong_addresses_methods_and_content_types(client):
     assert (status, headers["allow"]) == (405, "POST")
     assert "use POST" in json.loads(body)["error"]
     assert client.post("/generate", {"prompt": "a"})[0] == 404
-    status, _, body = client.raw(
-        "POST", "/translate", b'{"text": "a"}', {"content-type": "text/plain"}
-    )  # the only content types that another web page can send
+    # Other web pages can send only text/plain and forms.
+    status, _, body = client.raw("POST", "/translate", b'{"text": "a"}', {"content-type": "text/plain"})
     assert (status, json.loads(body)["error"]) == (
         415,
         "the content type is 'text/plain', and must be application/json",
@@ -303,35 +287,8 @@ def test_without_the_token_only_health_answers(model):
         assert len(answer["translations"]) == 1
 
 
-class Slow(GenerationService):
-    """Block every batch until the test releases it."""
-
-    def __init__(self, *args, **kwargs):
-        self.started, self.go = threading.Event(), threading.Event()
-        super().__init__(*args, **kwargs)
-
-    def _work(self, *args):
-        self.started.set()
-        assert self.go.wait(120)
-        return super()._work(*args)
-
-
-def in_background(call):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(call()))
-    thread.start()
-    return thread, results
-
-
-def until(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
-    service = Slow(model, "small", RequestLimits(queue=2, texts=2), workers=1)
+    service = BlockedService(model, "small", RequestLimits(queue=2, texts=2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         assert service.started.wait(120)  # a worker has taken it from the queue
@@ -349,7 +306,7 @@ def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
 
 
 def test_too_many_requests_at_once_are_429_before_they_are_read(model):
-    service = Slow(model, "small", RequestLimits(requests=1), workers=1)
+    service = BlockedService(model, "small", RequestLimits(requests=1), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -364,8 +321,8 @@ def test_too_many_requests_at_once_are_429_before_they_are_read(model):
 
 def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(model, monkeypatch):
     sentences = ["ein Hund.", "Wolken!", "Wir laufen."]
-    most = max(len(model.source_tokenizer.encode(s)) for s in sentences)
-    monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": most}}}, raising=False)
+    max_length = max(len(model.source_tokenizer.encode(s)) for s in sentences)
+    monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": max_length}}}, raising=False)
     with running(GenerationService(model, "small", workers=1)) as client:
         answer = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
     parts = translate(sentences, model)
@@ -376,7 +333,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
 
 
 def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
-    service = Slow(model, "small", RequestLimits(seconds=0.2), workers=1)
+    service = BlockedService(model, "small", RequestLimits(seconds=0.2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
@@ -387,14 +344,12 @@ def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
         first[0].join(120)
         until(lambda: not service.batcher.waiting)
         assert client.post("/translate", {"text": "drei"})[0] == 200
-        assert value(service.metrics, "regard_tokens_total", side="source") in (
-            len("drei"),
-            len("einsdrei"),
-        )  # "zwei" was never computed
+        tokens = value(service.metrics, "regard_tokens_total", side="source")
+        assert tokens in (len("drei"), len("einsdrei"))  # "zwei" was never computed
 
 
 def test_requests_of_clients_that_left_are_cancelled(model):
-    service = Slow(model, "small", workers=1)
+    service = BlockedService(model, "small", workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
@@ -426,7 +381,7 @@ def test_an_unexpected_error_is_500_with_a_number_only(model, capfd):
     assert log.count("Traceback") == 1
 
 
-def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
+def test_the_access_log_has_one_line_for_each_request(model, capfd):
     with running(GenerationService(model, "small", workers=1), log=True) as client:
         client.get("/health")
         client.get("/a%0aGET%20/fake%20200")
@@ -438,7 +393,7 @@ def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
 
 
 def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
-    service = Slow(model, "small", workers=1)
+    service = BlockedService(model, "small", workers=1)
     texts = [["Hund", "Hunde laufen", "ein kleiner Hund", "Wolken"][i % 4] + "!" * (i % 5) for i in range(24)]
     expected = [as_json(t) for t in translate(texts, model)]
     with running(service) as client:
@@ -454,7 +409,7 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
     assert sizes["regard_batch_texts_count"] <= 3
 
 
-def test_a_connection_is_used_again(client):
+def test_a_connection_serves_several_requests(client):
     connection = client.connect()
     for text in ("ein Hund", "Wolken!"):
         assert client.post("/translate", {"text": text}, keep=connection)[0] == 200

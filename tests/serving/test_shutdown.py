@@ -8,39 +8,28 @@ import threading
 import time
 
 import pytest
-import torch
 
 from regard.errors import OptionError
+from regard.models.folder import load
 from regard.serving import server
 from regard.serving.request_limits import RequestLimits
-from tests.serving.server import Client, process, running, write_model
-from tests.serving.test_routes import Slow, in_background, until
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
+from tests.serving.server import BlockedService, Client, in_background, process, running, until
 
 
 @pytest.fixture
-def slow(folder):
-    from regard.models.folder import load
-
-    return Slow(load(folder), "small", workers=1)
+def blocked(folder):
+    return BlockedService(load(folder), "small", workers=1)
 
 
-def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
-    with running(slow) as client:
+def test_a_draining_server_finishes_requests_and_refuses_new_ones(blocked):
+    with running(blocked) as client:
         open_connection = client.connect()
         assert client.raw("GET", "/health", keep=open_connection)[0] == 200
         accepted = [
             in_background(lambda i=i: client.post("/translate", {"text": "ein Hund" + "!" * i}))
             for i in range(4)
         ]
-        until(lambda: slow.metrics.in_flight == 4)
+        until(lambda: blocked.metrics.in_flight == 4)
         client.server.drain()
         status, headers, body = client.raw(
             "POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, open_connection
@@ -52,7 +41,7 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         assert b"regard_ready 0" in client.get("/metrics")[2]
         time.sleep(0.3)  # the event loop must not end before they are answered
         assert client.get("/health")[0] == 503
-        slow.go.set()
+        blocked.go.set()
         for thread, result in accepted:
             thread.join(120)
             assert result[0][0] == 200
@@ -61,10 +50,8 @@ def test_a_draining_server_finishes_requests_and_refuses_new_ones(slow):
         client.get("/health")
 
 
-def test_draining_does_not_wait_for_ever(folder):
-    from regard.models.folder import load
-
-    service = Slow(load(folder), "small", RequestLimits(seconds=0.5), workers=1)
+def test_draining_ends_when_a_request_exceeds_its_time_limit(folder):
+    service = BlockedService(load(folder), "small", RequestLimits(seconds=0.5), workers=1)
     with running(service) as client:
         pending = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -78,12 +65,12 @@ def test_draining_does_not_wait_for_ever(folder):
 def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
     with process(folder, "--workers", "1") as (started, client):
         texts = ["ein kleiner Hund läuft"] * 40
-        request = [
+        pending = [
             in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)
         ]
         until(lambda: b"regard_requests_in_flight 5.0" in client.get("/metrics")[2])
         os.kill(started.pid, number)
-        for thread, result in request:
+        for thread, result in pending:
             thread.join(60)
             assert result[0][0] == 200
             assert len(result[0][1]["translations"]) == len(texts)
@@ -93,10 +80,10 @@ def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
 
 
 def test_a_port_that_is_taken_is_an_error_of_one_sentence():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
         with pytest.raises(
             OptionError,
             match=f"port {port} of 127.0.0.1 is in use by another program; choose another with --port",
@@ -116,9 +103,9 @@ def test_the_printed_address_is_the_one_to_request():
         assert Client(server.address(sock)).port == sock.getsockname()[1]
 
 
-def test_no_thread_is_left_behind(slow):
+def test_no_thread_is_left_behind(blocked):
     before = threading.active_count()
-    slow.go.set()
-    with running(slow) as client:
+    blocked.go.set()
+    with running(blocked) as client:
         assert client.post("/translate", {"text": "a"})[0] == 200
     until(lambda: threading.active_count() < before)  # the worker has ended too
