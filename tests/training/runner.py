@@ -34,17 +34,8 @@ def run(verb, recipe, folder, overrides):
     except RegardError as error:
         print(error, file=sys.stderr)
         return 2
-    print(
-        json.dumps(
-            {
-                "finished": result.finished,
-                "reason": result.reason,
-                "steps": result.steps,
-                "signal": result.signal,
-            }
-        ),
-        flush=True,
-    )
+    fields = ("finished", "reason", "steps", "signal")
+    print(json.dumps({name: getattr(result, name) for name in fields}), flush=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Averaging model folders and checkpoints."""
+"""Tests of average.py: the mean of model folders and checkpoints."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         steps = {"training__steps": 6, "training__validate_every": 2, "training__save_every": 3}
-        made = tiny.recipe(folder, **steps, training__keep=3, training__average=1)
-        return train(made, folder=folder / "run", quiet=True).folder
+        recipe = tiny.recipe(folder, **steps, training__keep=3, training__average=1)
+        return train(recipe, folder=folder / "run", quiet=True).folder
 
 
 def mean_of(files, prefix=""):
@@ -98,8 +98,8 @@ def test_an_input_is_never_overwritten(run, monkeypatch):
 
 def test_models_of_another_shape_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(run.parent / "cache"))
-    made = tiny.recipe(run.parent, training__steps=5, model__dim=8)
-    other = train(made, folder=tmp_path / "run", quiet=True).folder
+    recipe = tiny.recipe(run.parent, training__steps=5, model__dim=8)
+    other = train(recipe, folder=tmp_path / "run", quiet=True).folder
     with pytest.raises(
         FolderError, match=r"are different models|do not have the same|give checkpoints of one model"
     ):

@@ -37,8 +37,8 @@ def strings(n, seed):
 
 def write(folder, name, lines, reverse):
     (folder / f"{name}.in").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    answers = [" ".join(reversed(line.split())) if reverse else line for line in lines]
-    (folder / f"{name}.out").write_text("\n".join(answers) + "\n", encoding="utf-8")
+    targets = [" ".join(reversed(line.split())) if reverse else line for line in lines]
+    (folder / f"{name}.out").write_text("\n".join(targets) + "\n", encoding="utf-8")
     return [[str(folder / f"{name}.in"), str(folder / f"{name}.out")]]
 
 
@@ -73,7 +73,7 @@ def test_99_percent_of_unseen_strings_are_correct(pair, reverse, tmp_path):
     }
     result = regard.train(recipe, folder=tmp_path / "run", quiet=True)
     translations = regard.translate(unseen, regard.load(result.folder))
-    answers = [" ".join(reversed(s.split())) if reverse else s for s in unseen]
-    right = sum(a == b for a, b in zip(translations, answers, strict=True)) / len(unseen)
+    targets = [" ".join(reversed(s.split())) if reverse else s for s in unseen]
+    accuracy = sum(a == b for a, b in zip(translations, targets, strict=True)) / len(unseen)
     assert len(unseen) == 500
-    assert right >= 0.99
+    assert accuracy >= 0.99

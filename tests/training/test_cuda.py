@@ -42,17 +42,19 @@ def test_a_gpu_learns_what_a_cpu_learns(tmp_path):
     }
     curves = []
     for device in ("cpu", "cuda"):
-        made = tiny.recipe(tmp_path, **{**CHANGES, **same, "training__device": device})
-        curves.append([e["loss"] for e in tiny.log(train(made, folder=tmp_path / device, quiet=True).folder)])
+        recipe = tiny.recipe(tmp_path, **{**CHANGES, **same, "training__device": device})
+        curves.append(
+            [e["loss"] for e in tiny.log(train(recipe, folder=tmp_path / device, quiet=True).folder)]
+        )
     torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=2e-2, atol=0)  # TF32
 
 
 def test_a_non_finite_step_is_detected_and_not_saved(tmp_path):
-    made = tiny.recipe(
+    recipe = tiny.recipe(
         tmp_path, **{**CHANGES, "optimizer__lr": 1e30, "optimizer__clip": None}, schedule={"kind": "constant"}
     )
     with pytest.raises(RegardError, match="is not finite"):
-        train(made, folder=tmp_path / "run", quiet=True)
+        train(recipe, folder=tmp_path / "run", quiet=True)
     for folder in (tmp_path / "run" / "checkpoints").glob("step-*"):
         assert all(bool(torch.isfinite(x).all()) for x in load_file(folder / "tensors.safetensors").values())
 
@@ -67,9 +69,9 @@ def test_a_run_can_be_resumed_and_moved_to_the_cpu(tmp_path):
 
 
 def test_training_with_cuda_graphs_can_be_resumed(tmp_path):
-    made = tiny.recipe(tmp_path, **{**CHANGES, "training__graph": True, "model__dropout": 0.0})
-    train(made, folder=tmp_path / "uninterrupted", quiet=True)
-    train(made, folder=tmp_path / "parts", overrides=["training.steps=20"], quiet=True)
+    recipe = tiny.recipe(tmp_path, **{**CHANGES, "training__graph": True, "model__dropout": 0.0})
+    train(recipe, folder=tmp_path / "uninterrupted", quiet=True)
+    train(recipe, folder=tmp_path / "parts", overrides=["training.steps=20"], quiet=True)
     resume(tmp_path / "parts", overrides=["training.steps=30"], quiet=True)
     curves = [
         torch.tensor([e["loss"] for e in tiny.log(tmp_path / name)]) for name in ("uninterrupted", "parts")
@@ -90,7 +92,7 @@ def test_cuda_graphs_with_many_long_sentences(tmp_path):
         "batch__tokens": 40000,
         "schedule": {"kind": "constant"},
     }
-    made = tiny.recipe(
+    recipe = tiny.recipe(
         tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"}
     )
-    assert train(made, folder=tmp_path / "run", quiet=True).finished
+    assert train(recipe, folder=tmp_path / "run", quiet=True).finished

@@ -14,13 +14,12 @@ def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sente
     for batch in stream.once():
         sizes = len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         shape = shapes.pad(*sizes)
-        assert all(have <= room for have, room in zip(sizes, shape, strict=True))
+        assert all(size <= padded for size, padded in zip(sizes, shape, strict=True))
         assert max(shape[1:]) % (LENGTH_MULTIPLE if multiple == 1 else multiple) == 0
         result.add(shape)
     assert len(result) <= stream.per_epoch() / 4
-    assert len({(rows, max(sides)) for rows, *sides in result}) == len(
-        {max(sides) for _, *sides in result}
-    )  # rows depend on the width alone
+    widths = {max(lengths) for _, *lengths in result}
+    assert len({(rows, max(lengths)) for rows, *lengths in result}) == len(widths)  # one number of rows each
 
 
 def test_batches_made_of_multiples_are_padded_within_their_budget(prepared):  # noqa: F811

@@ -1,4 +1,4 @@
-"""Messages and progress on stderr."""
+"""Tests of display.py: messages and progress on stderr."""
 
 import io
 
@@ -21,7 +21,7 @@ def test_the_progress_line_shows_step_loss_rate_and_time():
     assert display.progress_line({**VALUES, "steps": None, "left": None}).startswith("step 1,200 · epoch")
 
 
-def test_lines_go_to_stderr_with_the_last_score(capsys):
+def test_progress_is_written_to_stderr_with_the_last_score(capsys):
     with display.Display() as shown:
         shown.score = "BLEU 21.30 at 1,000"
         shown.update(VALUES)

@@ -27,26 +27,26 @@ SHORT = ["training.steps=4", "training.validate_every=2", "training.save_every=2
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("distillation")
 
 
 @pytest.fixture(scope="module")
-def teacher(place):
+def teacher(folder):
     """A translator that reverses short words, badly: it is trained for a few steps."""
-    made = tiny_recipe(place, schedule__kind="inverse-sqrt", schedule__patience=None)
-    del made["schedule"]["patience"]
-    return train(made, folder=place / "teacher", overrides=TEACHER, quiet=True).folder
+    recipe = tiny_recipe(folder, schedule__kind="inverse-sqrt", schedule__patience=None)
+    del recipe["schedule"]["patience"]
+    return train(recipe, folder=folder / "teacher", overrides=TEACHER, quiet=True).folder
 
 
 @pytest.fixture
-def student(place, teacher, tmp_path, monkeypatch):
-    """A recipe of a student, with a cache of its own."""
+def student(folder, teacher, tmp_path, monkeypatch):
+    """A recipe of a student, with its own cache."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    made = tiny_recipe(place)
-    made["name"], made["model"]["dim"] = "student", 8
-    made["distillation"] = {"teacher": str(teacher), "beam": 2}
-    return made
+    recipe = tiny_recipe(folder)
+    recipe["name"], recipe["model"]["dim"] = "student", 8
+    recipe["distillation"] = {"teacher": str(teacher), "beam": 2}
+    return recipe
 
 
 @pytest.fixture
@@ -111,12 +111,12 @@ def test_an_interrupted_teacher_resumes(student, monkeypatch, tmp_path):
         patch.setattr(TranslateJob, "translate", interrupted)
         with pytest.raises(DistillationStopped, match=r"after 32 of \d+ sources, which are kept; rerun"):
             distil(student)
-    counted = []
+    row_counts = []
     monkeypatch.setattr(
-        TranslateJob, "translate", lambda s, c: counted.append(len(c.rows)) or translate(s, c)
+        TranslateJob, "translate", lambda s, c: row_counts.append(len(c.rows)) or translate(s, c)
     )
     assert list(distil(student)) == uninterrupted
-    assert sum(counted) == len(set(sources_of(student))) - 32
+    assert sum(row_counts) == len(set(sources_of(student))) - 32
 
 
 def test_a_student_can_train_on_translations_and_references(student):
@@ -165,10 +165,10 @@ def test_a_resumed_student_has_the_same_weights(student, tmp_path):
     train(student, folder=tmp_path / "cut", overrides=[*SHORT, "training.steps=2"], quiet=True)
     shutil.rmtree(cache_folder())  # the teacher translates again
     resume(tmp_path / "cut", overrides=["training.steps=4"], quiet=True)
-    one, other = (
+    uninterrupted_weights, resumed_weights = (
         (f / "model/model.safetensors").read_bytes() for f in (uninterrupted.folder, tmp_path / "cut")
     )
-    assert one == other
+    assert uninterrupted_weights == resumed_weights
 
 
 @pytest.mark.slow
@@ -210,22 +210,22 @@ def test_wrong_teachers_are_refused_before_any_translation(
 
 
 def test_a_model_of_another_kind_is_refused(student, tmp_path):
-    own = language_model(tmp_path / "own")
-    with pytest.raises(FolderError, match="own is a language model, and a teacher is a translator"):
-        distil(student, f"distillation.teacher={own}")
+    other_teacher = language_model(tmp_path / "other")
+    with pytest.raises(FolderError, match="other is a language model, and a teacher is a translator"):
+        distil(student, f"distillation.teacher={other_teacher}")
 
 
 def test_a_teacher_of_other_languages_is_refused(student, teacher, tmp_path):
-    own = shutil.copytree(teacher, tmp_path / "own")
-    card = json.loads((own / "model/card.json").read_text())
+    other_teacher = shutil.copytree(teacher, tmp_path / "other")
+    card = json.loads((other_teacher / "model/card.json").read_text())
     card["recipe"]["data"] |= {"source": "en", "target": "de"}
-    (own / "model/card.json").write_text(json.dumps(card))
+    (other_teacher / "model/card.json").write_text(json.dumps(card))
     student["data"] |= {"source": "en", "target": "fr"}
     with pytest.raises(RecipeError, match="data.target is 'fr', and the target language of the teacher"):
-        distil(student, f"distillation.teacher={own}")
+        distil(student, f"distillation.teacher={other_teacher}")
 
 
-def test_keys_of_the_block_are_checked(student):
+def test_keys_of_the_distillation_block_are_validated(student):
     with pytest.raises(RecipeError, match=r"distillation.beam is given, and there is no teacher"):
         load_recipe(student, ["distillation.teacher=null"])
     with pytest.raises(RecipeError, match="distillation.teacher is given, and the task is language"):
@@ -238,27 +238,27 @@ def test_keys_of_the_block_are_checked(student):
 
 
 @pytest.fixture(scope="module")
-def multilingual(place):
-    """A teacher that copies a word after >>same<< and reverses it after >>back<<."""
-    folder = place / "multilingual"
+def multilingual(folder):
+    """A teacher that copies a word after >>same<< and reverses it after >>back<<, and its recipe."""
+    folder = folder / "multilingual"
     folder.mkdir()
-    made = tiny_recipe(folder)
+    recipe = tiny_recipe(folder)
     for split in ("train", "validation", "test"):
-        source, target = made["data"][split][0]
+        source, target = recipe["data"][split][0]
         words = read_lines(source)
         with open(source, "w") as x, open(target, "w") as y:
             for i, word in enumerate(words):
                 x.write(f">>{('same', 'back')[i % 2]}<< {word}\n")
                 y.write((word, word[::-1])[i % 2] + "\n")
-    made["tokenizer"]["languages"] = ["same", "back"]
-    run = train(made, folder=folder / "run", overrides=SHORT, quiet=True)
-    return run.folder, made
+    recipe["tokenizer"]["languages"] = ["same", "back"]
+    run = train(recipe, folder=folder / "run", overrides=SHORT, quiet=True)
+    return run.folder, recipe
 
 
 def test_sources_of_a_multilingual_teacher_start_with_a_language_token(multilingual, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    folder, made = multilingual
-    rows = distil(made, f"distillation.teacher={folder}")
+    folder, recipe = multilingual
+    rows = distil(recipe, f"distillation.teacher={folder}")
     sources = [source for source, _ in rows]
     assert sources and all(source.startswith((">>same<< ", ">>back<< ")) for source in sources)
     assert not any("<<" in translation for _, translation in rows)
@@ -277,6 +277,6 @@ def test_rows_without_a_language_need_one(multilingual, student):
 
 def test_a_teacher_without_language_tokens_does_not_get_any(multilingual, teacher, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    _, made = multilingual
+    _, recipe = multilingual
     with pytest.raises(DataError, match="begins with >>same<<, and the teacher .* knows no language tokens"):
-        distil(made, f"distillation.teacher={teacher}")
+        distil(recipe, f"distillation.teacher={teacher}")

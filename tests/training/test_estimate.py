@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def test_the_estimate_agrees_with_the_run(tmp_path):
     changes = [*TINY, "training.steps=15", "training.validate_every=15"]
     estimated = estimate("small", changes)
-    done = train("small", folder=tmp_path / "run", overrides=changes, quiet=True)
-    assert sum(estimated.parameters.values()) == done.report["parameters"]
+    run = train("small", folder=tmp_path / "run", overrides=changes, quiet=True)
+    assert sum(estimated.parameters.values()) == run.report["parameters"]
     assert estimated.rows["training"] == 400
     assert estimated.read_all
     assert estimated.steps == 15
-    assert estimated.flops == pytest.approx(done.flops, rel=0.15)
-    assert estimated.tokens_per_step == pytest.approx(done.report["tokens"] / 15, rel=0.15)
-    assert estimated.memory["weights"] == 4 * done.report["parameters"]
+    assert estimated.flops == pytest.approx(run.flops, rel=0.15)
+    assert estimated.tokens_per_step == pytest.approx(run.report["tokens"] / 15, rel=0.15)
+    assert estimated.memory["weights"] == 4 * run.report["parameters"]
     assert estimated.memory["optimizer"] == 2 * estimated.memory["weights"]
 
 
@@ -42,7 +42,7 @@ def test_activations_grow_with_the_batch_and_the_depth():
     assert deep > 2 * few
 
 
-def test_moving_average_and_accumulation_count():
+def test_moving_average_and_accumulation_are_included():
     plain = estimate("small", TINY)
     more = estimate("small", [*TINY, "training.ema=0.99", "batch.accumulate=3"])
     assert more.memory["moving average"] == plain.memory["weights"]
@@ -53,9 +53,8 @@ def test_moving_average_and_accumulation_count():
 def test_epochs_and_minutes_limit_the_estimate():
     by_epochs = estimate("small", [*TINY, "training.steps=null", "training.epochs=2"])
     assert by_epochs.steps is not None
-    assert by_epochs.steps * by_epochs.tokens_per_step == pytest.approx(
-        2 * 400 * 8, rel=0.35
-    )  # about 8 tokens a sentence
+    tokens = by_epochs.steps * by_epochs.tokens_per_step
+    assert tokens == pytest.approx(2 * 400 * 8, rel=0.35)  # about 8 tokens a sentence
     by_clock = estimate("small", [*TINY, "training.steps=null", "training.minutes=3"])
     assert by_clock.steps is None
     assert by_clock.seconds == 180

@@ -46,12 +46,12 @@ def test_a_finished_run_has_its_test_score_and_a_stopped_one_its_best_validation
     assert (stopped.score_split, stopped.score, stopped.step) == ("validation", best, 6)
 
 
-def test_a_damaged_run_has_its_problem(runs):
+def test_the_summary_of_a_damaged_run_has_its_problem(runs):
     summary = summarize_run(runs / "damaged")
     assert "recipe.yaml" in summary.problem and summary.as_dict()["state"] == "damaged"
 
 
-def test_a_run_lists_itself_and_a_missing_folder_is_an_error(runs, tmp_path):
+def test_the_folder_of_a_run_is_listed_as_one_run_and_a_missing_folder_is_an_error(runs, tmp_path):
     assert [summary.state for summary in list_runs(runs / "finished")] == ["finished"]
     assert list_runs(tmp_path) == []
     with pytest.raises(FolderError, match="there is no folder"):

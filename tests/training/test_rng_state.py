@@ -49,8 +49,8 @@ def test_stream_state_is_detached_and_restored():
     detached = rng_state.detach_stream_state(DecoderState(hidden=hidden))
     assert not detached.hidden[0][0].requires_grad
     _, tensors = rng_state.unpack(rng_state.pack({}, rng_state.stream_tensors(detached)))
-    back = rng_state.stream_state(tensors, CPU)
-    for layer, before in zip(back.hidden, hidden, strict=True):
+    restored = rng_state.stream_state(tensors, CPU)
+    for layer, before in zip(restored.hidden, hidden, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(layer, before, strict=True))
 
 

@@ -33,7 +33,7 @@ def test_a_folder_with_only_hidden_leftovers_counts_as_empty(tmp_path, recipe):
     assert run.read_recipe() == recipe
 
 
-def test_a_folder_that_cannot_be_created_is_named(tmp_path, recipe):
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path, recipe):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(FolderError, match="file"):
         RunFolder(tmp_path / "file" / "run").create(recipe, overwrite=False)
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path, recipe):
         "name=b",
     ],
 )
-def test_length_and_intervals_may_change(tmp_path, recipe, change):
+def test_length_intervals_and_decoding_may_change(tmp_path, recipe, change):
     recipe = load_recipe(recipe, ["schedule={kind: constant}"])
     changed = load_recipe(recipe, [change])
     assert changed != recipe
@@ -85,8 +85,8 @@ def test_a_missing_recipe_is_read_from_the_newest_checkpoint(tmp_path, recipe):
 def test_overwriting_a_run_removes_only_its_own_files(tmp_path, recipe):
     run = RunFolder(tmp_path / "a")
     run.create(recipe, overwrite=False)
-    for place in (run.best / "step-00000001", run.checkpoints / "step-00000002", run.model):
-        write_folder(place, lambda p: (p / "x").write_text("ours", encoding="utf-8"))
+    for path in (run.best / "step-00000001", run.checkpoints / "step-00000002", run.model):
+        write_folder(path, lambda folder: (folder / "x").write_text("ours", encoding="utf-8"))
     theirs = [
         run.best / "mine" / "x",
         run.checkpoints / "step-2-kept" / "x",

@@ -35,10 +35,7 @@ def test_resuming_truncates_the_log_to_the_position(tmp_path):
         log.add("train", step=2)
     with RunLog(tmp_path / "log.jsonl", position) as log:
         log.add("train", step=3)
-    steps = [
-        json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    assert steps == [1, 3]
+    assert steps_in(tmp_path / "log.jsonl") == [1, 3]
 
 
 def steps_in(path):
@@ -65,13 +62,13 @@ def steps_in(path):
         ),
     ],
     ids=[
-        "lost",
-        "cut in a line",
+        "deleted",
+        "truncated in a line",
         "emptied",
         "edited",
         "longer",
-        "later lines at its place",
-        "a line that is too deep",
+        "other lines",
+        "a deeply nested line",
     ],
 )
 def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, damage, remaining):
@@ -94,7 +91,7 @@ def test_an_incomplete_last_line_is_skipped(tmp_path):
     assert [e["a"] for e in read_log(tmp_path / "log")] == [1, 2]
 
 
-def test_a_log_is_read_up_to_a_line_that_is_nested_too_deep(tmp_path):
+def test_a_log_is_read_up_to_a_line_that_is_nested_too_deeply(tmp_path):
     deep = "[" * 100_000 + "]" * 100_000
     (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{deep}\n{{"step": 2}}\n')
     assert list(read_log(tmp_path / "log.jsonl")) == [{"step": 1}]

@@ -14,10 +14,10 @@ from regard.training.step import Stepper
 from regard.training.step_iterator import StepBatches
 from tests.training import tiny
 
-HERE = World(torch.device("cpu"))
+WORLD = World(torch.device("cpu"))
 
 
-class Line(nn.Module):
+class SquaredTokens(nn.Module):
     """loss = Σ (w · t)² over the tokens t of a batch: its gradient is known."""
 
     def __init__(self):
@@ -42,9 +42,9 @@ def step_of(*batches):
 @pytest.fixture
 def stepper(tmp_path):
     recipe = load_recipe(tiny.recipe(tmp_path, optimizer__clip=None))
-    model = Line()
+    model = SquaredTokens()
     return Stepper(
-        model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5)
+        model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, WORLD, Ema(model, 0.5)
     )
 
 
@@ -79,11 +79,11 @@ def test_after_a_non_finite_step_nothing_changes_and_check_returns_it(stepper):
 def test_a_stream_keeps_its_state_from_batch_to_batch(tmp_path):
     from regard.models.memory import DecoderState
 
-    seen = []
+    states = []
 
-    class Stream(Line):
+    class Stream(SquaredTokens):
         def loss(self, batch, smoothing=0.0, state=None, *rest):
-            seen.append(None if state is None else float(state.hidden[0][0]))
+            states.append(None if state is None else float(state.hidden[0][0]))
             result = super().loss(batch, smoothing, state, *rest)
             result.state = DecoderState(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
             return result
@@ -93,9 +93,9 @@ def test_a_stream_keeps_its_state_from_batch_to_batch(tmp_path):
          "model": {"decoder": {"kind": "recurrent"}}, "batch": {"mode": "stream", "accumulate": 2}}
     )  # fmt: skip
     model = Stream()
-    stepper = Stepper(model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, HERE)
+    stepper = Stepper(model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, WORLD)
     continued = lambda n: Batch(torch.tensor([[0, n]]), torch.tensor([1]), torch.tensor([n]), continues=True)  # noqa: E731
     stepper.step(1, step_of(batch(5), continued(6)), 1e-9)
     stepper.step(2, step_of(continued(7), batch(8)), 1e-9)
-    assert seen == [None, pytest.approx(5.0), pytest.approx(6.0), None]
+    assert states == [None, pytest.approx(5.0), pytest.approx(6.0), None]
     assert not stepper.stream_state.hidden[0][0].requires_grad

@@ -10,11 +10,11 @@ from regard.training.step_folders import folder_name, newest_complete, remove_ex
 
 
 def fill_with(text):
-    return lambda place: (place / "a.txt").write_text(text, encoding="utf-8")
+    return lambda folder: (folder / "a.txt").write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove", "no list"])
-def test_a_damaged_folder_is_found_and_the_one_before_is_used(tmp_path, damage):
+def test_a_damaged_folder_is_detected_and_the_one_before_is_used(tmp_path, damage):
     for step in (1, 2):
         write_folder(tmp_path / folder_name(step), fill_with("some text"))
     file = tmp_path / "step-00000002" / ("checksums.json" if damage == "no list" else "a.txt")
@@ -38,7 +38,7 @@ def test_an_error_says_that_no_checkpoint_is_complete(tmp_path):
         newest_complete(tmp_path, lambda text: None)
 
 
-def test_no_checkpoint_at_all_is_none(tmp_path):
+def test_without_checkpoints_there_is_no_newest_one(tmp_path):
     assert newest_complete(tmp_path / "absent", print) is None
 
 
@@ -49,14 +49,14 @@ def test_steps_sort_as_numbers(tmp_path):
     assert [step_of(f) for f in step_folders(tmp_path)] == [9, 1000, 123456789]
 
 
-def test_cleaning_removes_temporary_folders_too(tmp_path):
+def test_removal_includes_temporary_folders(tmp_path):
     for name in ("step-00000001", "step-00000002", ".step-00000003.writing"):
         (tmp_path / name).mkdir()
     remove_except(tmp_path, {"step-00000002"})
     assert [f.name for f in tmp_path.iterdir()] == ["step-00000002"]
 
 
-def test_cleaning_keeps_files_that_regard_did_not_write(tmp_path):
+def test_removal_keeps_files_that_regard_did_not_write(tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     for name in ("mine", "step-5", "step-00000001-kept", ".ipynb_checkpoints", "step-00000001"):
         (tmp_path / name).mkdir()

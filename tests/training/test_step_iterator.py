@@ -42,23 +42,23 @@ def rows(step):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_several_processes_take_the_same_batches_as_one(prepared, size):
-    one = iterator(prepared, accumulate=6)
-    all_of = [iterator(prepared, rank, size, accumulate=6 // size) for rank in range(size)]
+    single = iterator(prepared, accumulate=6)
+    ranks = [iterator(prepared, rank, size, accumulate=6 // size) for rank in range(size)]
     for _ in range(12):  # several epochs
-        by_rank = [rows(f.next()) for f in all_of]
+        by_rank = [rows(f.next()) for f in ranks]
         interleaved = [batch for turn in zip(*by_rank, strict=True) for batch in turn]
-        assert rows(one.next()) == interleaved
-        assert {f.epochs for f in all_of} == {one.epochs}
-    assert one.epochs > 3
+        assert rows(single.next()) == interleaved
+        assert {f.epochs for f in ranks} == {single.epochs}
+    assert single.epochs > 3
 
 
-def test_a_step_has_batches_of_one_epoch(prepared):
+def test_the_steps_of_an_epoch_have_every_row_at_most_once(prepared):
     steps = iterator(prepared, accumulate=4)
     size = steps.stream.per_epoch()
-    seen = []
+    rows_of_epoch = []
     for _ in range(size // 4):
-        seen += [row for batch in steps.next().batches for row in batch.rows.tolist()]
-    assert len(seen) == len(set(seen)) and steps.epochs == 1.0
+        rows_of_epoch += [row for batch in steps.next().batches for row in batch.rows.tolist()]
+    assert len(rows_of_epoch) == len(set(rows_of_epoch)) and steps.epochs == 1.0
 
 
 def test_an_epoch_shorter_than_a_step_is_repeated(prepared):
@@ -76,11 +76,11 @@ def test_a_step_counts_its_tokens_and_three_forward_passes(prepared):
 
 
 def test_a_restored_iterator_continues_with_the_next_batches(prepared):
-    one, other = iterator(prepared, accumulate=2), iterator(prepared, accumulate=2)
+    original, restored = iterator(prepared, accumulate=2), iterator(prepared, accumulate=2)
     for _ in range(7):
-        one.next()
-    other.restore(one.state())
-    assert [rows(one.next()) for _ in range(9)] == [rows(other.next()) for _ in range(9)]
+        original.next()
+    restored.restore(original.state())
+    assert [rows(original.next()) for _ in range(9)] == [rows(restored.next()) for _ in range(9)]
 
 
 def test_a_step_keeps_its_batches_when_the_processes_change(prepared):

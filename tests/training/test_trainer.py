@@ -33,61 +33,63 @@ def run(folder, name="run", **changes):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A finished run for several tests."""
+def finished(tmp_path_factory):
+    """A finished run, shared by several tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         folder = tmp_path_factory.mktemp("done")
         return run(folder)
 
 
-def test_a_finished_run_has_its_files_and_report(done):
-    names = {f.name for f in done.folder.iterdir()}
+def test_a_finished_run_has_its_files_and_report(finished):
+    names = {f.name for f in finished.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
-    assert [f.name for f in step_folders(done.folder / "checkpoints")] == [
+    assert [f.name for f in step_folders(finished.folder / "checkpoints")] == [
         "step-00000004",
         "step-00000006",
     ]
-    assert len(step_folders(done.folder / "best")) == 2
-    assert done.finished and done.reason == "steps" and done.steps == 6
-    report = json.loads((done.folder / "report.json").read_text(encoding="utf-8"))
-    assert report["scores"] == done.scores and set(done.scores) == {"validation", "test"}
-    assert {"loss", "perplexity", "bleu"} <= set(done.scores["test"])
+    assert len(step_folders(finished.folder / "best")) == 2
+    assert finished.finished and finished.reason == "steps" and finished.steps == 6
+    report = json.loads((finished.folder / "report.json").read_text(encoding="utf-8"))
+    assert report["scores"] == finished.scores and set(finished.scores) == {"validation", "test"}
+    assert {"loss", "perplexity", "bleu"} <= set(finished.scores["test"])
     assert report["flops"] > 0 and report["seconds"] > 0 and len(report["data"]["files"]) == 4
 
 
-def test_the_log_has_every_step_and_validation(done):
-    assert [e["step"] for e in tiny.log(done.folder)] == [1, 2, 3, 4, 5, 6]
-    assert [e["step"] for e in tiny.log(done.folder, "validation")] == [3, 6]
-    for event in tiny.log(done.folder):
+def test_the_log_has_every_step_and_validation(finished):
+    assert [e["step"] for e in tiny.log(finished.folder)] == [1, 2, 3, 4, 5, 6]
+    assert [e["step"] for e in tiny.log(finished.folder, "validation")] == [3, 6]
+    for event in tiny.log(finished.folder):
         assert math.isfinite(event["loss"]) and event["nll"] < event["loss"] + 1 and event["norm"] > 0
 
 
-def test_the_final_model_is_the_mean_of_the_best(done):
-    best = [load_file(f / "model.safetensors") for f in step_folders(done.folder / "best")]
-    model = load_file(done.model_folder / "model.safetensors")
+def test_the_final_model_is_the_mean_of_the_best(finished):
+    best = [load_file(f / "model.safetensors") for f in step_folders(finished.folder / "best")]
+    model = load_file(finished.model_folder / "model.safetensors")
     for name, x in model.items():
         expected = torch.stack([b[name].double() for b in best]).mean(0).float()
         assert torch.equal(x, expected), name
-    assert load(done.folder).card["averaged_steps"] in ([3, 6], [6, 3])
+    assert load(finished.folder).card["averaged_steps"] in ([3, 6], [6, 3])
 
 
-def test_flops_are_three_forward_passes_of_every_sentence(done):
+def test_flops_are_three_forward_passes_of_every_sentence(finished):
     """Six steps of two batches are three epochs over 80 pairs."""
-    model = load(done.folder)
-    last = tiny.log(done.folder)[-1]
+    model = load(finished.folder)
+    last = tiny.log(finished.folder)[-1]
     epochs = last["epochs"]
-    lengths = (done.folder.parent / "train.x").read_text(encoding="utf-8").split()
+    lengths = (finished.folder.parent / "train.x").read_text(encoding="utf-8").split()
     forward_flops = sum(3 * model.flops(len(w) + 1, len(w) + 1) for w in lengths)
-    assert epochs == 3.0 and done.flops == 3 * forward_flops
+    assert epochs == 3.0 and finished.flops == 3 * forward_flops
     assert last["tokens"] == 3 * sum(len(w) + 1 for w in lengths)
 
 
-def test_the_same_seed_gives_the_same_weights(done, tmp_path):
-    again = run(done.folder.parent, name=tmp_path / "again")
-    other = run(done.folder.parent, name=tmp_path / "other", seed=8)
-    assert tiny.differences(again.folder, done.folder) == []
-    assert any(not x.equal(tiny.weights(other.folder)[name]) for name, x in tiny.weights(done.folder).items())
+def test_the_same_seed_gives_the_same_weights(finished, tmp_path):
+    repeated = run(finished.folder.parent, name=tmp_path / "repeated")
+    other = run(finished.folder.parent, name=tmp_path / "other", seed=8)
+    assert tiny.differences(repeated.folder, finished.folder) == []
+    assert any(
+        not x.equal(tiny.weights(other.folder)[name]) for name, x in tiny.weights(finished.folder).items()
+    )
 
 
 def test_training_does_not_change_the_callers_random_state_and_threads(tmp_path):
@@ -99,13 +101,13 @@ def test_training_does_not_change_the_callers_random_state_and_threads(tmp_path)
     assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == threads
 
 
-def test_the_frequency_of_validation_does_not_change_the_weights(done, tmp_path):
-    plain = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
-    often = run(tmp_path, name="often", **plain, training__validate_every=1)
+def test_the_frequency_of_validation_does_not_change_the_weights(finished, tmp_path):
+    same = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
+    often = run(tmp_path, name="often", **same, training__validate_every=1)
     seldom = run(
         tmp_path,
         name="seldom",
-        **plain,
+        **same,
         training__validate_every=6,
         training__save_every=5,
         training__log_every=4,
@@ -150,9 +152,9 @@ def test_float16_resumes_with_its_loss_scale(tmp_path):
     assert all(a[name].equal(b[name]) for name in a)
 
 
-def test_a_resumed_longer_run_equals_one_that_was_long_from_the_start(done, tmp_path):
-    long = run(done.folder.parent, name=tmp_path / "long", training__steps=9)
-    short = run(done.folder.parent, name=tmp_path / "short")
+def test_a_resumed_longer_run_equals_one_that_was_long_from_the_start(finished, tmp_path):
+    long = run(finished.folder.parent, name=tmp_path / "long", training__steps=9)
+    short = run(finished.folder.parent, name=tmp_path / "short")
     result = resume(short.folder, overrides=["training.steps=9"], quiet=True)
     assert result.steps == 9
     assert tiny.differences(short.folder, long.folder) == []
@@ -161,15 +163,15 @@ def test_a_resumed_longer_run_equals_one_that_was_long_from_the_start(done, tmp_
 def test_epochs_minutes_and_patience_end_a_run(tmp_path):
     assert run(tmp_path, name="epochs", training__steps=None, training__epochs=2.0).steps == 4
     assert run(tmp_path, name="minutes", training__steps=None, training__minutes=1e-4).reason == "minutes"
-    stuck = {
+    without_progress = {
         "training__steps": 99,
         "training__patience": 2,
         "training__validate_every": 1,
         "optimizer__lr": 1e-30,
         "training__ema": 0.0,
     }
-    stuck = run(tmp_path, name="patience", **stuck)
-    assert stuck.reason == "patience" and stuck.steps == 3
+    result = run(tmp_path, name="patience", **without_progress)
+    assert result.reason == "patience" and result.steps == 3
 
 
 def test_minutes_count_over_resumptions(tmp_path):
@@ -177,10 +179,10 @@ def test_minutes_count_over_resumptions(tmp_path):
     assert resume(first.folder, quiet=True).steps <= first.steps + 1
 
 
-def test_an_existing_run_is_not_overwritten(done):
-    made = tiny.recipe(done.folder.parent, **SHORT)
+def test_an_existing_run_is_not_overwritten(finished):
+    recipe = tiny.recipe(finished.folder.parent, **SHORT)
     with pytest.raises(FolderError, match="regard resume .* or replace it with --overwrite"):
-        train(made, folder=done.folder, quiet=True)
+        train(recipe, folder=finished.folder, quiet=True)
 
 
 def test_overwrite_starts_a_new_run(tmp_path):
@@ -213,19 +215,19 @@ def test_a_missing_gpu_is_an_error_before_the_folder_is_created(tmp_path):
 
 
 def test_missing_files_are_an_error_before_the_folder_is_created(tmp_path):
-    made = tiny.recipe(tmp_path, **SHORT)
+    recipe = tiny.recipe(tmp_path, **SHORT)
     (tmp_path / "train.y").unlink()
     with pytest.raises(DataError, match="train.y"):
-        train(made, folder=tmp_path / "run", quiet=True)
+        train(recipe, folder=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_with_a_changed_recipe_names_the_keys(done):
+def test_resuming_with_a_changed_recipe_names_the_keys(finished):
     with pytest.raises(
         RecipeError,
         match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run",
     ):
-        resume(done.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
+        resume(finished.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
 
 
 def test_an_edited_recipe_file_is_detected(tmp_path):
@@ -280,10 +282,10 @@ def test_a_cosine_by_epochs_keeps_its_rates(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def stopped(done, tmp_path):
+def stopped(finished, tmp_path):
     """A copy of a finished run without its last checkpoint, model and report."""
     copy = tmp_path / "run"
-    shutil.copytree(done.folder, copy)
+    shutil.copytree(finished.folder, copy)
     for path in (copy / "model", step_folders(copy / "checkpoints")[-1]):
         shutil.rmtree(path)
     (copy / "report.json").unlink()
@@ -291,19 +293,19 @@ def stopped(done, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lost", [["log.jsonl"], ["recipe.yaml"], ["best"], ["log.jsonl", "recipe.yaml", "best", "curves.png"]]
+    "missing", [["log.jsonl"], ["recipe.yaml"], ["best"], ["log.jsonl", "recipe.yaml", "best", "curves.png"]]
 )
-def test_the_checkpoint_alone_is_enough_to_resume(done, stopped, lost, capsys):
-    for name in lost:
+def test_the_checkpoint_alone_is_enough_to_resume(finished, stopped, missing, capsys):
+    for name in missing:
         shutil.rmtree(stopped / name) if (stopped / name).is_dir() else (stopped / name).unlink()
     result = resume(stopped)
     assert result.finished and result.steps == 6
     last = [
         load_file(folder / "checkpoints" / "step-00000006" / "tensors.safetensors")
-        for folder in (stopped, done.folder)
+        for folder in (stopped, finished.folder)
     ]
     assert all(last[0][name].equal(last[1][name]) for name in last[1])
-    if "log.jsonl" in lost:
+    if "log.jsonl" in missing:
         assert "log.jsonl is missing; it continues after 0 lines" in capsys.readouterr().err
         assert [e["step"] for e in tiny.log(stopped)] == [5, 6]
 
@@ -314,9 +316,9 @@ def edit_state(folder, change):
     state = json.loads(file.read_text(encoding="utf-8"))
     change(state)
     file.write_text(json.dumps(state), encoding="utf-8")
-    sums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
+    checksums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
     (folder / "checksums.json").write_text(
-        json.dumps({**sums, "state.json": file_sha256(file)}), encoding="utf-8"
+        json.dumps({**checksums, "state.json": file_sha256(file)}), encoding="utf-8"
     )
 
 
@@ -343,8 +345,8 @@ def test_an_invalid_state_is_an_error_of_one_sentence(stopped, change, message):
         resume(stopped, quiet=True)
 
 
-def test_an_invalid_older_checkpoint_is_ignored(done, tmp_path):
-    shutil.copytree(done.folder, tmp_path / "run")
+def test_an_invalid_older_checkpoint_is_ignored(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "run")
     first, _ = step_folders(tmp_path / "run" / "checkpoints")
     edit_state(first, lambda s: s["trainer_state"].update(best=[{"step": "x"}]))
     assert resume(tmp_path / "run", overrides=["training.steps=7"], quiet=True).steps == 7
@@ -405,15 +407,15 @@ def test_language_models_train_in_every_batch_mode(tmp_path, mode, decoder):
         (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
     files = {split: [str(tmp_path / f"{split}.txt")] for split in ("train", "validation", "test")}
     batch = {"mode": mode, "length": 12, "sentences": 4, "tokens": 100}
-    made = {
+    recipe = {
         **tiny.recipe(tmp_path, **SHORT),
         "task": "language",
         "data": files,
         "model": {"dim": 16, "decoder": decoder},
         "batch": batch,
     }
-    made["training"] |= {"steps": 30, "validate_every": 15, "smoothing": 0.0}
-    result = train(made, folder=tmp_path / "run", quiet=True)
+    recipe["training"] |= {"steps": 30, "validate_every": 15, "smoothing": 0.0}
+    result = train(recipe, folder=tmp_path / "run", quiet=True)
     scores = result.scores["test"]
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"])) and scores["perplexity"] < 12
     assert scores["bits_per_character"] > 0 and "bleu" not in scores

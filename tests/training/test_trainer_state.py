@@ -33,7 +33,7 @@ def test_of_equal_validations_the_earlier_is_kept():
     assert [validation["step"] for validation in state.best] == [1, 2]
 
 
-def test_the_state_survives_json():
+def test_the_state_is_restored_from_its_dict():
     state = TrainerState(step=3, tokens=100)
     validate(state, 4, loss=2.0)
     assert TrainerState(**state.as_dict()) == state

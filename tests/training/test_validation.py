@@ -1,4 +1,4 @@
-"""Evaluation over several processes."""
+"""Tests of validation.py: predictions of several processes are merged."""
 
 import pytest
 
@@ -15,5 +15,5 @@ def test_outputs_of_all_processes_are_in_the_order_of_the_rows(size):
     assert (merged.nll, merged.count) == (sum(range(size)), sum(range(1, size + 1)))
 
 
-def test_tasks_without_outputs_have_none():
+def test_shards_without_outputs_are_merged():
     assert merge_shards([Predictions(1.0, 2, []), Predictions(3.0, 4, [])]) == Predictions(4.0, 6, [])

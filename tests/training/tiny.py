@@ -57,15 +57,15 @@ def write_pairs(folder, rows=80, seed=1):
 
 def recipe(folder, **changes):
     """Return the tiny recipe over files in `folder`, with `block__key=value` changes."""
-    made = copy.deepcopy(RECIPE)
-    made["data"] = write_pairs(folder)
+    result = copy.deepcopy(RECIPE)
+    result["data"] = write_pairs(folder)
     for path, value in changes.items():
         block, _, key = path.partition("__")
         if key:
-            made[block][key] = value
+            result[block][key] = value
         else:
-            made[block] = value
-    return made
+            result[block] = value
+    return result
 
 
 class Child:
