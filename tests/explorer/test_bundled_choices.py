@@ -17,7 +17,7 @@ from tests.explorer.toy import until
 from tests.serving.server import running
 
 
-def test_translators_come_first_and_of_them_the_default(monkeypatch, tmp_path):
+def test_the_default_translator_comes_first_then_other_translators(monkeypatch, tmp_path):
     def entry(name, task, default=False):
         header = {"about": name, "task": task, "languages": ("en",), "license": "MIT", "default": default}
         return CatalogEntry(name=name, folder=tmp_path / name, **header)
@@ -36,15 +36,15 @@ def films(tmp_path):
     return loads, ModelChoice("films", lambda: (loads.append(1), load(path))[1])
 
 
-def test_another_model_is_chosen_in_the_page_and_loaded_then(tab, model, films):
+def test_a_model_is_loaded_when_it_is_chosen_in_the_page(tab, model, films):
     loads, choice = films
     service = GenerationService(model, "toy", workers=1)
     service.extensions.append(Explorer(service, choices=[choice]).add_routes)
     with running(service) as client:
         tab.goto(f"http://127.0.0.1:{client.port}/explore/?text=the+dog&view=trust")
         until(tab, "document.getElementById('output').textContent.startsWith('der hund')")
-        described = json.loads(client.get("/explore/api/model")[2])
-        assert described["choices"] == [["0", "toy"], ["1", "films"]] and loads == []
+        description = json.loads(client.get("/explore/api/model")[2])
+        assert description["choices"] == [["0", "toy"], ["1", "films"]] and loads == []
         tab.get_by_role("combobox", name="model").select_option(label="films")
         tab.wait_for_selector(".thumb")
         assert tab.inner_text("#go") == "Classify" and loads == [1] and "model=1" in tab.url

@@ -46,7 +46,7 @@ def test_a_translation_is_that_of_the_python_call_with_its_attention(translator)
     assert run.output["logP"] == pytest.approx(sum(run.output["tokenLogP"]))
 
 
-def test_changed_attention_is_that_of_intervene(translator):
+def test_changed_attention_equals_intervene(translator):
     explored = ExploredModel(translator, "small")
     name, base = "decoder.layers.0.cross", explored.run(Job(TEXT))
     changes = (
@@ -57,12 +57,11 @@ def test_changed_attention_is_that_of_intervene(translator):
     with regard.intervene(translator, {name: [Zero(heads=0), Pinned(1, heads=1)]}):
         assert run.output["text"] == regard.translate(TEXT, translator)
     assert not run.maps[name][0].any() and (run.maps[name][1, :, 1] == 1).all()
-    compared = run.output["comparison"]
-    assert compared["original"]["plain"] == pytest.approx(base.output["logP"])
-    assert compared["changed"]["edited"] == pytest.approx(run.output["logP"])
-    assert compared["original"]["edited"] != pytest.approx(compared["original"]["plain"])
-    again = explored.run(Job(TEXT))
-    assert again.output == base.output  # nothing of the change remains
+    comparison = run.output["comparison"]
+    assert comparison["original"]["plain"] == pytest.approx(base.output["logP"])
+    assert comparison["changed"]["edited"] == pytest.approx(run.output["logP"])
+    assert comparison["original"]["edited"] != pytest.approx(comparison["original"]["plain"])
+    assert explored.run(Job(TEXT)).output == base.output  # nothing of the change remains
 
 
 def test_one_row_can_be_made_uniform(translator):
@@ -72,7 +71,7 @@ def test_one_row_can_be_made_uniform(translator):
     assert np.allclose(rows[2], 1 / len(rows)) and not np.allclose(rows[1], 1 / len(rows))
 
 
-def test_pinning_a_decoder_leaves_rows_that_cannot_see_the_key(translator):
+def test_pinning_a_key_does_not_change_rows_that_may_not_attend_to_it(translator):
     name = "decoder.layers.0.attention.self"
     run = ExploredModel(translator, "small").run(
         Job(TEXT, edits=as_edits((AttentionChange(map=name, change="pin", key=2),)))
@@ -82,12 +81,14 @@ def test_pinning_a_decoder_leaves_rows_that_cannot_see_the_key(translator):
 
 def test_a_recurrent_translator_has_rows_that_cannot_be_selected(tmp_path):
     explored = ExploredModel(load(model_folders.translator(tmp_path)), "small")
-    (described,) = [m for m in explored.run(Job("Ein Hund.")).describe("id")["maps"] if m["kind"] == "cross"]
-    assert described["rowsEditable"] is False
-    change = AttentionChange(map=described["name"], change="uniform")
+    (attention_map,) = [
+        m for m in explored.run(Job("Ein Hund.")).describe("id")["maps"] if m["kind"] == "cross"
+    ]
+    assert attention_map["rowsEditable"] is False
+    change = AttentionChange(map=attention_map["name"], change="uniform")
     base = explored.run(Job("Ein Hund."))
     run = explored.run(Job("Ein Hund.", edits=as_edits((change,)), base=base))
-    row = weights(run, described["name"])[0]
+    row = weights(run, attention_map["name"])[0]
     assert np.allclose(row, 1 / len(row))
 
 
@@ -97,9 +98,8 @@ def test_a_language_model_shows_prompt_and_continuation(tmp_path):
     explored = ExploredModel(model, "small")
     base = explored.run(Job("ein Hu"))
     assert base.task == "generate" and base.output["prompt"] == "ein Hu" and base.output["promptTokens"] == 6
-    assert (
-        len(base.sides["target"].tokens) == len(base.sides["inputs"].tokens) == len(base.output["tokenLogP"])
-    )
+    lengths = {len(base.sides[side].tokens) for side in ("target", "inputs")}
+    assert lengths == {len(base.output["tokenLogP"])}
     (name,) = base.names
     run = explored.run(Job("ein Hu", edits={name: [Uniform()]}, base=base))
     assert run.output["comparison"]["changed"]["edited"] == pytest.approx(run.output["logP"])
@@ -111,18 +111,18 @@ def test_a_classifier_shows_its_pooling(tmp_path):
     run = explored.run(Job("good film"))
     assert run.output["label"] == classify("good film", model)
     assert [word["text"] for word in run.sides["source"].words] == ["good", "film", "</s>"]
-    (described,) = run.describe("id")["maps"]
-    assert (described["kind"], described["rowSide"], described["rowsEditable"]) == (
+    (attention_map,) = run.describe("id")["maps"]
+    assert (attention_map["kind"], attention_map["rowSide"], attention_map["rowsEditable"]) == (
         "pooling",
         "queries",
         False,
     )
-    changed = explored.run(Job("good film", edits={described["name"]: [Pinned(0)]}, base=run))
+    changed = explored.run(Job("good film", edits={attention_map["name"]: [Pinned(0)]}, base=run))
     assert changed.output["probabilities"] != run.output["probabilities"]
 
 
 def test_a_tagger_shows_words_and_tags():
-    model = tagger("transformer", letters=False)
+    model = tagger("transformer", use_characters=False)
     run = ExploredModel(model, "tagger").run(Job("ada lovelace met Babbage"))
     assert run.task == "tag" and run.output["words"] == ["ada", "lovelace", "met", "Babbage"]
     assert len(run.output["tags"]) == 4 and all(kind.startswith("encoder") for kind in run.names)
@@ -142,7 +142,7 @@ def test_a_model_without_attention_still_runs():
     assert run.maps is None and run.describe("id")["maps"] == [] and run.thumbnails() == b""
 
 
-def test_bad_requests_are_one_sentence(translator):
+def test_bad_requests_are_errors_of_one_sentence(translator):
     explored = ExploredModel(translator, "small")
     with pytest.raises(OptionError, match="there is no text"):
         explored.run(Job("  \n"))
@@ -185,9 +185,10 @@ def test_every_kind_of_model_has_stages(kind, tmp_path):
     elif kind == "classifier":
         model = load(model_folders.classifier(tmp_path))
     else:
-        model = tagger("transformer", letters=False) if kind == "tagger" else embedder()
+        model = tagger("transformer", use_characters=False) if kind == "tagger" else embedder()
     explored = ExploredModel(model, "small")
     run = explored.run(Job("ada met a cat"))
+    assert run.names
     for index, name in enumerate(run.names):
         shape = run.maps[name].shape[1:]
         gated = np.frombuffer(explored.stage(run, index, 0, "gated"), "<f4").reshape(shape)

@@ -49,16 +49,15 @@ def test_the_files_come_with_a_strict_policy(client, explorer):
     assert "unsafe" not in POLICY and POLICY.startswith("default-src 'none'")
     for name in explorer.page:
         status, headers, body = client.get(f"/explore/{name}")
-        assert (
-            status == 200 and body == explorer.page[name] and headers["x-content-type-options"] == "nosniff"
-        )
+        assert status == 200 and body == explorer.page[name]
+        assert headers["x-content-type-options"] == "nosniff"
     assert client.get("/explore/app.js")[1]["content-type"] == "text/javascript; charset=utf-8"
     assert client.get("/explore")[0] == 307
     assert client.get("/explore/other.js")[0] == 404
     assert client.get("/explore/..%2fexplorer_routes.py")[0] == 404
 
 
-def test_other_routes_work_beside_it(client):
+def test_other_routes_still_work(client):
     assert client.post("/translate", {"text": "ein Hund"})[0] == 200
 
 
@@ -71,12 +70,12 @@ def test_a_run_can_be_read_in_parts(client):
     assert json.loads(client.get(path)[2]) == run
     cells = sum(m["heads"] * m["thumbnail"][0] * m["thumbnail"][1] for m in run["maps"])
     assert len(client.get(f"{path}/thumbnails")[2]) == cells
-    for i, described in enumerate(run["maps"]):
-        shape = described["rows"], described["columns"]
+    for i, attention_map in enumerate(run["maps"]):
+        shape = attention_map["rows"], attention_map["columns"]
         mean = np.frombuffer(client.get(f"{path}/maps/{i}/heads/mean")[2], "<f4").reshape(shape)
         assert np.allclose(mean.sum(-1), 1, atol=1e-5)
         row = np.frombuffer(client.get(f"{path}/maps/{i}/rows/1")[2], "<f4").reshape(
-            described["heads"], shape[1]
+            attention_map["heads"], shape[1]
         )
         assert np.allclose(row.mean(0), mean[1], atol=1e-6)
 
@@ -91,7 +90,7 @@ def test_changes_are_compared_with_their_base(client):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "message"),
     [
         ({"text": ""}, 422, "there is no text"),
         ({"text": "x" * 301}, 422, "at most 300"),
@@ -104,12 +103,12 @@ def test_changes_are_compared_with_their_base(client):
         (b"{", 422, "JSON"),
     ],
 )
-def test_errors_are_one_sentence(client, body, status, words):
-    got, answer = client.post("/explore/api/runs", body)
-    assert got == status and words in answer["error"] and "\n" not in answer["error"]
+def test_bad_requests_are_errors_of_one_sentence(client, body, status, message):
+    received, answer = client.post("/explore/api/runs", body)
+    assert received == status and message in answer["error"] and "\n" not in answer["error"]
 
 
-def test_wrong_parts_of_a_run_are_one_sentence(client):
+def test_parts_of_a_run_that_do_not_exist_are_errors(client):
     _, run = client.post("/explore/api/runs", {"text": "ein Hund"})
     path = f"/explore/api/runs/{run['id']}"
     for part, status in (
@@ -121,8 +120,8 @@ def test_wrong_parts_of_a_run_are_one_sentence(client):
         ("maps/0/rows/1e3", 422),
         ("other", 404),
     ):
-        got, _, body = client.get(f"{path}/{part}")
-        assert got == status and json.loads(body)["error"]
+        received, _, body = client.get(f"{path}/{part}")
+        assert received == status and json.loads(body)["error"]
 
 
 def test_old_runs_are_dropped(client):
@@ -136,9 +135,5 @@ def test_old_runs_are_dropped(client):
 def test_the_documentation_has_every_file_of_the_mechanism(explorer):
     hook = Path(__file__).parents[2] / "docs" / "api" / "explorer_pages.py"
     names = runpy.run_path(str(hook))["page_files"]()
-    assert (
-        {"mechanism.html", "mechanism.js", "calculus.js", "dom.js", "matrix.js"}
-        <= set(names)
-        <= set(explorer.page)
-    )
-    assert "api.js" not in names  # it needs no server
+    assert {"mechanism.html", "mechanism.js", "calculus.js", "dom.js", "matrix.js"} <= set(names)
+    assert set(names) <= set(explorer.page) and "api.js" not in names  # the mechanism needs no server

@@ -44,6 +44,6 @@ def test_npz_holds_all_weights_and_tokens(run):
         (0, 0, "words", "gif", "no export as 'gif'"),
     ],
 )
-def test_wrong_exports_are_one_sentence(run, index, head, level, kind, message):
+def test_wrong_exports_are_errors_of_one_sentence(run, index, head, level, kind, message):
     with pytest.raises(OptionError, match=message):
         export(run, index, head, level, kind)

@@ -25,15 +25,15 @@ def run():
 
 
 def test_a_head_is_scored_against_sure_and_possible_links(run):
-    found = score_links(run, 0, 0, "0-0 1?1")
-    assert found["predicted"] == [(0, 0), (1, 1)] and found["sure"] == [(0, 0)]
-    assert (found["aer"], found["precision"], found["recall"]) == (0.0, 1.0, 1.0)
+    result = score_links(run, 0, 0, "0-0 1?1")
+    assert result["predicted"] == [(0, 0), (1, 1)] and result["sure"] == [(0, 0)]
+    assert (result["aer"], result["precision"], result["recall"]) == (0.0, 1.0, 1.0)
     reversed_head = score_links(run, 0, 1, "0-0 1-1")
     assert reversed_head["predicted"] == [(0, 1), (1, 0)] and reversed_head["aer"] == 1.0
     assert score_links(run, 0, None, "")["sure"] == []
 
 
-def test_links_that_do_not_fit_are_one_sentence(run):
+def test_links_outside_the_sentence_are_errors_of_one_sentence(run):
     for links, message in (("0-9", "outside"), ("zero", "instead of a link"), ("9999999999-0", "outside")):
         with pytest.raises(DataError, match=message):
             score_links(run, 0, 0, links)

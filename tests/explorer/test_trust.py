@@ -36,46 +36,48 @@ def translator(tmp_path_factory):
 
 
 def test_a_token_of_a_translation_is_explained_by_its_row_of_cross_attention(translator):
-    run, found = trust(translator, "ein Hund", row=2)
-    name = found["attention"][0]
-    assert name == "decoder.layers.0.cross" and found["row"] == 2
-    expected = run.maps[name].mean(0)[2, : len(found["tokens"])]
-    assert found["scores"]["attention"] == pytest.approx(expected.tolist(), abs=1e-6)
-    assert found["prediction"] == run.sides["target"].tokens[2]
-    assert "".join(found["tokens"]).replace("▁", " ").strip() == "ein Hund"
-    assert [f["name"] for f in found["figures"]][:3] == [
+    run, result = trust(translator, "ein Hund", row=2)
+    name = result["attention"][0]
+    assert name == "decoder.layers.0.cross" and result["row"] == 2
+    expected = run.maps[name].mean(0)[2, : len(result["tokens"])]
+    assert result["scores"]["attention"] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert result["prediction"] == run.sides["target"].tokens[2]
+    assert "".join(result["tokens"]).replace("▁", " ").strip() == "ein Hund"
+    assert [f["name"] for f in result["figures"]][:3] == [
         "tau_gradient",
         "tau_leave_one_out",
         "change_uniform",
     ]
-    assert all(f["reading"].endswith(".") and -1 <= f["value"] <= 1 for f in found["figures"])
+    assert all(f["reading"].endswith(".") and -1 <= f["value"] <= 1 for f in result["figures"])
 
 
 def test_the_label_of_a_classifier_has_the_figures_of_faithfulness(tmp_path):
     model = load(model_folders.classifier(tmp_path, encoder=toy.ENCODER))
-    _, found = trust(model, "good film")
+    _, result = trust(model, "good film")
     probe = Probe(explained_model(model), "good film")
+    shown = {figure["name"]: figure["value"] for figure in result["figures"]}
+    measured = {}
     for name in ("correlation", "uniform", "permuted", "erasure"):
-        for figure, value in MEASURES[name](probe, OPTIONS).metrics.items():
-            (shown,) = [f["value"] for f in found["figures"] if f["name"] == figure] or [value]
-            assert shown == pytest.approx(value)
+        measured |= MEASURES[name](probe, OPTIONS).metrics
+    assert len(shown) == 6
+    assert shown == {name: pytest.approx(measured[name]) for name in shown}
 
 
 def test_words_of_a_tagger_and_tokens_of_a_language_model_can_be_chosen(tmp_path):
-    run, found = trust(tagger("transformer", letters=False), "ada lovelace met Babbage", row=3)
-    assert found["row"] == 3 and len(found["tokens"]) == 4
-    assert found["scores"]["attention"] == pytest.approx(
-        run.maps[found["attention"][0]].mean(0)[3].tolist(), abs=1e-5
+    run, result = trust(tagger("transformer", use_characters=False), "ada lovelace met Babbage", row=3)
+    assert result["row"] == 3 and len(result["tokens"]) == 4
+    assert result["scores"]["attention"] == pytest.approx(
+        run.maps[result["attention"][0]].mean(0)[3].tolist(), abs=1e-5
     )
     torch.manual_seed(3)
     model = write_model(tmp_path, encoder=None)
-    run, found = trust(model, "ein")
-    assert found["row"] == 3 and len(found["tokens"]) == 3  # the first token after the prompt
+    run, result = trust(model, "ein")
+    assert result["row"] == 3 and len(result["tokens"]) == 3  # the first token after the prompt
     _, first = trust(model, "ein", row=0)
     assert "choose a later one" in first["reason"]
 
 
-def test_where_figures_are_not_defined_there_is_a_reason(translator):
+def test_if_figures_are_not_defined_a_reason_is_given(translator):
     assert trust(embedder(), "a cat")[1] == {"reason": NO_DISTRIBUTION}
     assert "no attention" in trust(tagger("recurrent"), "ada met")[1]["reason"]
     assert "at most 128 tokens" in trust(translator, "ein Hund " * 20)[1]["reason"]

@@ -28,7 +28,7 @@ def client(tmp_path_factory):
         yield running_client
 
 
-def test_a_search_is_answered_with_its_tree(client):
+def test_a_search_returns_its_tree(client):
     status, tree = client.post("/explore/api/search", {"text": "ein Hund", "beam": 2})
     assert status == 200 and tree["beam"] == 2 and len(tree["hypotheses"]) == 2
     first = tree["nodes"][1]["id"]
@@ -39,8 +39,8 @@ def test_a_search_is_answered_with_its_tree(client):
 
 
 def test_two_models_run_the_same_text(client):
-    described = json.loads(client.get("/explore/api/model")[2])
-    assert described["models"] == ["small", "other"] and "compare" in described["views"]
+    description = json.loads(client.get("/explore/api/model")[2])
+    assert description["models"] == ["small", "other"] and "compare" in description["views"]
     runs = [client.post("/explore/api/runs", {"text": "ein Hund", "model": i})[1] for i in (0, 1)]
     assert [run["model"] for run in runs] == [0, 1] and len(runs[0]["maps"]) != len(runs[1]["maps"])
     path = f"/explore/api/runs/{runs[1]['id']}/maps/0/heads/0/stages/energy"
@@ -58,19 +58,19 @@ def test_models_of_two_tasks_are_refused(tmp_path):
 
 def test_figures_stages_and_differences_of_a_run(client):
     _, run = client.post("/explore/api/runs", {"text": "ein Hund"})
-    status, found = client.post("/explore/api/trust", {"run": run["id"], "row": 1})
-    assert status == 200 and len(found["figures"]) == 6
-    at = f"/explore/api/runs/{run['id']}/maps/{len(run['maps']) - 1}"
-    diversity = json.loads(client.get(f"{at}/diversity")[2])
+    status, result = client.post("/explore/api/trust", {"run": run["id"], "row": 1})
+    assert status == 200 and len(result["figures"]) == 6
+    path = f"/explore/api/runs/{run['id']}/maps/{len(run['maps']) - 1}"
+    diversity = json.loads(client.get(f"{path}/diversity")[2])
     assert 0 <= diversity["divergence"] <= 1 <= diversity["effectiveRank"]
     shape = run["maps"][-1]["rows"], run["maps"][-1]["columns"]
-    weights = np.frombuffer(client.get(f"{at}/heads/0")[2], "<f4").reshape(shape)
-    normalised = np.frombuffer(client.get(f"{at}/heads/0/stages/normalised")[2], "<f4").reshape(shape)
+    weights = np.frombuffer(client.get(f"{path}/heads/0")[2], "<f4").reshape(shape)
+    normalised = np.frombuffer(client.get(f"{path}/heads/0/stages/normalised")[2], "<f4").reshape(shape)
     assert np.allclose(weights, normalised, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "body", "status", "message"),
     [
         ("search", {"text": " "}, 422, "there is no text"),
         ("search", {"text": "a", "prefix": [99999]}, 422, "cannot be forced"),
@@ -82,12 +82,12 @@ def test_figures_stages_and_differences_of_a_run(client):
         ("trust", {"run": 3}, 422, "run"),
     ],
 )
-def test_errors_are_one_sentence(client, path, body, status, words):
-    got, answer = client.post(f"/explore/api/{path}", body)
-    assert got == status and words in answer["error"] and "\n" not in answer["error"]
+def test_bad_requests_are_errors_of_one_sentence(client, path, body, status, message):
+    received, answer = client.post(f"/explore/api/{path}", body)
+    assert received == status and message in answer["error"] and "\n" not in answer["error"]
 
 
-def test_wrong_parts_are_one_sentence(client):
+def test_parts_of_a_run_that_do_not_exist_are_errors(client):
     _, run = client.post("/explore/api/runs", {"text": "ein"})
     for part in ("maps/99/diversity", "maps/0/heads/99/stages/energy", "maps/0/heads/0/stages/other"):
         status, _, body = client.get(f"/explore/api/runs/{run['id']}/{part}")
