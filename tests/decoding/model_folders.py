@@ -47,7 +47,7 @@ def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad
 
 def tagger(folder, *, seed=5):
     """A tagger with the words and tags of four sentences, and random weights."""
-    source = Tokenizer.train([text for text, _ in TAGGED], "word-characters", 100, lowercase=True)
+    source = Tokenizer.train([text for text, _ in TAGGED], "word", 100, lowercase=True)
     target = Tokenizer.train([tags for _, tags in TAGGED], "word", 100)
     config = TaggerOptions.model_validate(
         {"dim": 20, "encoder": {"kind": "recurrent", "cell": "lstm"}}
