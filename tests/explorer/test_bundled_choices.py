@@ -22,10 +22,11 @@ def test_the_default_translator_comes_first_then_other_translators(monkeypatch, 
         header = {"about": name, "task": task, "languages": ("en",), "license": "MIT", "default": default}
         return CatalogEntry(name=name, folder=tmp_path / name, **header)
 
-    entries = [entry("films", "classify", True), entry("fr", "translate"), entry("de", "translate", True)]
+    entries = [entry("films", "classify", True), entry("fr", "translate"), entry("plays", "generate")]
+    entries.append(entry("de", "translate", True))
     monkeypatch.setattr(bundled_choices, "known_models", lambda: {e.name: e for e in entries})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert [c.name for c in bundled_choices.bundled_choices()] == ["de", "fr", "films", "minilm"]
+    assert [c.name for c in bundled_choices.bundled_choices()] == ["de", "fr", "plays", "films", "minilm"]
 
 
 @pytest.fixture

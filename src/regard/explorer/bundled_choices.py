@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.explorer.explored_model import ExploredModel
+from regard.explorer.explored_model import TASK_VIEWS, VIEWS, ExploredModel
 from regard.models import bert
 from regard.models.catalog import CatalogEntry, known_models
 from regard.models.folder import load
-
-FIRST = "translate"  # the task that has every view
 
 
 @dataclass
@@ -33,10 +31,10 @@ class ModelChoice:
 
 
 def bundled_choices() -> list[ModelChoice]:
-    """Translators first, and of equal tasks the default first."""
+    """Models with more views first, so translators; of equal ones the default first."""
 
-    def order(entry: CatalogEntry) -> tuple[bool, bool]:
-        return entry.task != FIRST, not entry.default
+    def order(entry: CatalogEntry) -> tuple[int, bool]:
+        return -len(TASK_VIEWS.get(entry.task, VIEWS)), not entry.default
 
     entries = sorted(known_models().values(), key=order)
     choices = [ModelChoice(entry.name, lambda folder=entry.folder: load(folder)) for entry in entries]
