@@ -55,7 +55,7 @@ def _distribution(model, run, row):
     return logits[row].double().softmax(-1)
 
 
-def test_another_layer_can_be_tested_and_a_row_that_is_not_there_is_one_sentence(huggingface):
+def test_another_layer_can_be_tested_and_a_missing_row_is_an_error_of_one_sentence(huggingface):
     model = huggingface("Marian")
     _, result = figures(model, row=1, attention="decoder.layers.0.cross")
     assert result["attention"] == ["decoder.layers.0.cross"] and len(result["figures"]) == 6
@@ -64,7 +64,7 @@ def test_another_layer_can_be_tested_and_a_row_that_is_not_there_is_one_sentence
     assert result["reason"].startswith("There are no figures: ") and result["reason"].count("\n") == 0
 
 
-def test_a_mask_and_a_vector(huggingface):
+def test_a_masked_token_is_explained_and_a_vector_is_not(huggingface):
     run, result = figures(huggingface("BERT"), "The [MASK] is eating.")
     assert result["prediction"] == next(iter(run.output["probabilities"]))
     tokens = run.sides["source"].tokens
@@ -88,6 +88,6 @@ def test_classifiers_and_taggers_have_the_figures_of_faithfulness(tmp_path, head
         assert result["figures"][2]["value"] == pytest.approx(measured, abs=1e-6)
     else:
         assert result["prediction"] == run.output["tags"][2] and result["row"] == 2
-        at = [w for w in run.sides["source"].words if not w["special"]][2]["tokens"][0]
-        expected = run.maps[run.names[-1]].mean(0)[at, 1:-1]
+        position = [w for w in run.sides["source"].words if not w["special"]][2]["tokens"][0]
+        expected = run.maps[run.names[-1]].mean(0)[position, 1:-1]
         assert result["scores"]["attention"] == pytest.approx(expected.tolist(), abs=1e-5)

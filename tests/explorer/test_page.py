@@ -75,7 +75,7 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
     tab.wait_for_selector(".lines button.word")
     tab.expected.append("willReadFrequently")  # the pixels are read by this test alone
     row = _word_row(model, 2)
-    most, least = int(row.argmax()), int(row.argmin())
+    largest, smallest = int(row.argmax()), int(row.argmin())
     brightness = tab.evaluate(
         """([row, columns]) => {
           const canvas = document.querySelector(".matrix canvas");
@@ -86,7 +86,7 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
             return r + g + b;
           });
         }""",
-        [2, [most, least]],
+        [2, [largest, smallest]],
     )
     assert brightness[0] < brightness[1] - 60
 
@@ -94,9 +94,8 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
 def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
     tab.goto(f"{address}?view=heads&text={TEXT.replace(' ', '+')}")
     tab.wait_for_selector(".thumb")
-    assert (
-        tab.locator(".thumb").count() == 10
-    )  # two heads × (one encoder layer, two of the decoder, two of cross-attention)
+    # Two heads in each of one encoder layer, two decoder layers and their two cross-attentions.
+    assert tab.locator(".thumb").count() == 10
     tab.get_by_role("button", name="encoder layer 1 head 2").click()
     until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     assert tab.locator(".lines button.word").count() == 7
@@ -170,7 +169,7 @@ def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, t
         tab.goto("about:blank")  # closes its connections, so that the server ends at once
 
 
-def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
+def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
     text = "<script>alert(1)</script> <img src=x onerror=alert(2)> שלום 世界 😀 &amp;"
     tab.goto(f"{address}?view=heads")
     type_text(tab, text)
@@ -205,7 +204,7 @@ def test_hostile_text_stays_text_and_errors_are_shown(tab, address):
     assert tab.locator("#error").is_hidden() and tab.inner_text("#output .answer") == "der roter hund"
 
 
-def test_no_text_is_one_sentence_in_every_view(tab, address):
+def test_a_missing_text_is_an_error_of_one_sentence_in_every_view(tab, address):
     tab.goto(f"{address}?text=the+dog")
     until(tab, "document.getElementById('output').hasChildNodes()")
     fields = {
@@ -279,7 +278,7 @@ MASKS = {"none": None, "causal": Causal(), "window 1": Window(1, 1)}
 NORMALISERS = {"softmax": Softmax, "sparsemax": Sparsemax, "sigmoid": Sigmoid, "hard": Hard}
 
 
-def test_the_calculus_of_the_page_is_that_of_attend(tab, address):
+def test_the_arithmetic_of_the_page_equals_attend(tab, address):
     tab.goto(f"{address}mechanism.html")
     q, k, v = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for energy in ENERGIES:
@@ -293,10 +292,10 @@ def test_the_calculus_of_the_page_is_that_of_attend(tab, address):
                     "temperature": temperature,
                     "slope": 0.00390625,
                 }
-                given = json.dumps({"q": q.tolist(), "k": k.tolist(), "v": v.tolist(), **options})
-                got = tab.evaluate(f"import('./calculus.js').then((m) => m.attend({given}).output)")
+                arguments = json.dumps({"q": q.tolist(), "k": k.tolist(), "v": v.tolist(), **options})
+                output = tab.evaluate(f"import('./calculus.js').then((m) => m.attend({arguments}).output)")
                 normalize = make(temperature=temperature) if temperature != 1.0 else make()
-                want = regard.attend(
+                expected = regard.attend(
                     q[None],
                     k[None],
                     v[None],
@@ -305,4 +304,4 @@ def test_the_calculus_of_the_page_is_that_of_attend(tab, address):
                     bias=ALiBi(1),
                     normalize=normalize,
                 )[0]
-                assert torch.allclose(torch.tensor(got, dtype=torch.float64), want, atol=1e-9), options
+                assert torch.allclose(torch.tensor(output, dtype=torch.float64), expected, atol=1e-9), options

@@ -40,10 +40,10 @@ def test_a_server_with_a_token_asks_for_it_once(tab, model):
     with serve(GenerationService(model, "toy", workers=1), token=TOKEN) as client:
         assert client.get("/explore/api/model")[0] == 401
         tab.goto(f"http://127.0.0.1:{client.port}/explore/?text=the+dog")
-        for given in ("wrong ü", TOKEN):
-            tab.get_by_label("Token of this server").fill(given)
+        for token in ("wrong ü", TOKEN):
+            tab.get_by_label("Token of this server").fill(token)
             tab.get_by_role("button", name="Open").click()
-            if given != TOKEN:
+            if token != TOKEN:
                 until(tab, "!document.getElementById('error').hidden")
                 assert tab.inner_text("#error") == "This is not the server's token."
         tab.wait_for_selector(".lines button.word")
@@ -158,6 +158,6 @@ def test_masked_and_causal_language_models_are_probed(tab, huggingface):
         with serve(PageService(huggingface(kind))) as client:
             tab.goto(f"http://127.0.0.1:{client.port}/explore/?view=compare&mode=probe&other={text}")
             tab.wait_for_selector(".triple canvas")
-            said = tab.inner_text(".result")
-            assert "Of the two, the model prefers “" in said and " % · " in said
+            answer = tab.inner_text(".result")
+            assert "Of the two, the model prefers “" in answer and " % · " in answer
             tab.goto("about:blank")

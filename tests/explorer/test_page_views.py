@@ -107,7 +107,7 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     assert tab.inner_text(".trust-line").startswith("Can you trust it? For roter")
 
 
-def test_stages_limits_and_differences_of_heads(tab, address, explored):
+def test_heads_show_stages_limits_and_differences(tab, address, explored):
     go(tab, address, view="heads", map=1, head=0)
     tab.get_by_role("button", name="+ mask").click()
     until(tab, "document.querySelector('.reading').textContent.includes('largest')")
@@ -119,8 +119,8 @@ def test_stages_limits_and_differences_of_heads(tab, address, explored):
     tab.keyboard.press("End")
     assert tab.inner_text(".reading").endswith("masked") and "stage=masked" in tab.url
 
-    found = run.diversity(1)
-    assert f"differ by {found['divergence']:.2f} bits" in tab.inner_text("main")
+    diversity = run.diversity(1)
+    assert f"differ by {diversity['divergence']:.2f} bits" in tab.inner_text("main")
     limit = sorted(x for m in run.head_statistics() for x in m["entropy"])[4]
     tab.get_by_role("combobox", name="entropy").select_option("max")
     tab.get_by_label("Limit of entropy").fill(str(math.ceil(limit * 10) / 10))
@@ -140,8 +140,8 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     assert tab.locator(".pair ins").all_inner_texts() == ["roter", "hausboot", "kleiner", "mann"]
     difference = tab.locator(".triple canvas").nth(2)
     difference.focus()
-    for _ in range(2):  # to hund → dog
-        tab.keyboard.press("ArrowDown" if _ == 0 else "ArrowRight")
+    for key in ("ArrowDown", "ArrowRight"):  # to hund → dog
+        tab.keyboard.press(key)
     weights = [explored.run(Job(text)).weights(4, None)[2, 2] for text in (TEXT, other)]
     assert tab.inner_text(".result .reading") == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference)"
 
@@ -157,7 +157,7 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     until(tab, "document.querySelector('#view .error').textContent.startsWith('Write two words')")
 
 
-def test_gold_links_and_two_models(tab, two):
+def test_gold_links_are_scored_and_two_models_are_compared(tab, two):
     tab.goto(two)
     tab.wait_for_selector(".score-line b")  # the first sentence of the gold file, with its translation
     assert (
@@ -210,18 +210,17 @@ def test_long_texts_zoom_and_have_an_overview(tab, address):
     assert tab.evaluate(size) > fitted * 3
     tab.keyboard.press("End")
     tab.keyboard.press("PageDown")
-    place = (
+    scroll = (
         "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
     )
-    far = tab.evaluate(place)
-    assert min(far) > 300  # the keys scroll to their cell
+    assert min(tab.evaluate(scroll)) > 300  # the keys scroll to their cell
     box = canvas.bounding_box()
     tab.mouse.click(box["x"] + 8, box["y"] + 8)  # the overview in the corner scrolls back
-    assert max(tab.evaluate(place)) < 50
+    assert max(tab.evaluate(scroll)) < 50
     assert " attends to " in tab.inner_text(".reading")
 
 
-def test_dropped_runs_two_tabs_and_a_restart_are_survived(tab, two, model):
+def test_a_run_that_the_server_dropped_is_computed_again(tab, two, model):
     go(tab, two, view="heads")
     tab.wait_for_selector(".thumb")
     other = tab.context.new_page()
@@ -237,20 +236,20 @@ def test_dropped_runs_two_tabs_and_a_restart_are_survived(tab, two, model):
 
 
 def test_the_page_waits_for_a_server_that_comes_back(tab, model):
-    def served():
+    def make_service():
         service = GenerationService(model, "toy", workers=1)
         service.extensions.append(Explorer(service).add_routes)
         return service
 
     tab.expected += ["ERR_CONNECTION_REFUSED", "404"]  # the new server does not have the first run
-    with running(served()) as client:
+    with running(make_service()) as client:
         address = f"http://127.0.0.1:{client.port}/explore/"
         go(tab, address)
         tab.wait_for_selector(".lines button.word")
     tab.fill("#text", "the dog")
     tab.press("#text", "Enter")
     until(tab, "document.getElementById('error').textContent.startsWith('The server does not answer')")
-    with running(served(), port=client.port):
+    with running(make_service(), port=client.port):
         until(tab, "document.querySelector('#output .answer').textContent === 'der hund'")
         assert tab.locator("#error").is_hidden()
         tab.goto("about:blank")
@@ -300,6 +299,8 @@ def test_axe_finds_no_accessibility_violation(tab, address, scheme):
     for view, selector in READY.items():
         tab.locator(f"#tab-{view}").click()
         tab.wait_for_selector(selector)
-        found = tab.evaluate(f"axe.run({{runOnly: {json.dumps(TAGS)}, resultTypes: ['violations']}})")
-        violations[view] = [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in found["violations"]]
+        report = tab.evaluate(f"axe.run({{runOnly: {json.dumps(TAGS)}, resultTypes: ['violations']}})")
+        violations[view] = [
+            (v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in report["violations"]
+        ]
     assert violations == {view: [] for view in READY}

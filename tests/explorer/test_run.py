@@ -13,7 +13,7 @@ from regard.pipelines.token_words import Words
 from regard.serving.http_errors import RequestError
 
 
-def made(rows=3, columns=4, heads=2):
+def make_run(rows=3, columns=4, heads=2):
     weights = {
         "encoder.layers.0.attention.self": torch.rand(heads, columns, columns).softmax(-1),
         "decoder.layers.0.cross": torch.rand(heads, rows, columns).softmax(-1),
@@ -48,7 +48,7 @@ def test_words_are_shifted_behind_a_first_token():
 
 
 def test_heads_and_rows_are_exact_float32():
-    run = made()
+    run = make_run()
     weights = run.maps["decoder.layers.0.cross"]
     head = np.frombuffer(run.head(1, 1), "<f4").reshape(3, 4)
     assert np.array_equal(head, weights[1].numpy())
@@ -56,9 +56,9 @@ def test_heads_and_rows_are_exact_float32():
     assert np.allclose(mean, weights.mean(0).numpy(), atol=1e-6)
     row = np.frombuffer(run.row(1, 2), "<f4").reshape(2, 4)
     assert np.array_equal(row, weights[:, 2].numpy())
-    for wrong in (lambda: run.head(2, 0), lambda: run.head(0, 2), lambda: run.row(1, 3)):
+    for call in (lambda: run.head(2, 0), lambda: run.head(0, 2), lambda: run.row(1, 3)):
         with pytest.raises(OptionError, match="there is no"):
-            wrong()
+            call()
 
 
 def test_thumbnails_of_large_maps_are_pooled_and_keep_peaks():
@@ -66,8 +66,8 @@ def test_thumbnails_of_large_maps_are_pooled_and_keep_peaks():
     weights[0, 123, 45] = 0.5
     maps = AttentionMaps(["x"] * 100, ["y"] * 200, ["y"] * 200, {"decoder.layers.0.cross": weights})
     run = Run("translate", "", {}, {}, maps)
-    (described,) = run.describe("id")["maps"]
-    assert described["thumbnail"] == [THUMBNAIL, THUMBNAIL]
+    (attention_map,) = run.describe("id")["maps"]
+    assert attention_map["thumbnail"] == [THUMBNAIL, THUMBNAIL]
     cells = np.frombuffer(run.thumbnails(), np.uint8).reshape(THUMBNAIL, THUMBNAIL)
     assert cells.max() == 255 and np.argwhere(cells == 255).tolist() == [[123 * 40 // 200, 45 * 40 // 100]]
 
@@ -80,25 +80,25 @@ def test_the_entropy_of_uniform_attention_is_the_logarithm_of_its_keys():
 
 def test_the_oldest_runs_are_dropped_by_number_and_by_size():
     store = RunStore(max_runs=2)
-    first, second = store.add(made()), store.add(made())
+    first, second = store.add(make_run()), store.add(make_run())
     store.get(first)  # now the second is the oldest
-    third = store.add(made())
+    third = store.add(make_run())
     assert len(store) == 2
     assert store.get(first) and store.get(third)
     with pytest.raises(RequestError, match="no longer kept"):
         store.get(second)
-    size = made().bytes
+    size = make_run().bytes
     store = RunStore(max_bytes=2 * size)
-    kept = [store.add(made()) for _ in range(3)]
-    assert len(store) == 2 and store.get(kept[1]) and store.get(kept[2])
+    ids = [store.add(make_run()) for _ in range(3)]
+    assert len(store) == 2 and store.get(ids[1]) and store.get(ids[2])
     with pytest.raises(RequestError, match="send less text"):
-        RunStore(max_bytes=size - 1).add(made())
+        RunStore(max_bytes=size - 1).add(make_run())
 
 
-def test_the_distance_of_a_head_is_that_of_its_weights():
+def test_the_distance_of_a_head_is_the_mean_distance_of_query_and_key():
     previous = torch.eye(5).roll(1, 0)[None]  # every query attends to the token before
     previous[0, 0] = torch.eye(5)[0]
-    diagonal = torch.eye(5)[:3][:, ::1][None] * 0
+    diagonal = torch.zeros(1, 3, 5)
     diagonal[0, [0, 1, 2], [0, 2, 4]] = 1.0  # three target tokens along five source tokens
     weights = {"encoder.0.self": previous, "decoder.0.cross": diagonal, "pooling": torch.full((1, 1, 5), 0.2)}
     maps = AttentionMaps(["x"] * 5, ["y"] * 3, ["y"] * 3, weights)
@@ -106,9 +106,9 @@ def test_the_distance_of_a_head_is_that_of_its_weights():
     assert [m["distance"] for m in figures] == [[0.8], [0.0], None]
 
 
-def test_the_diversity_of_heads_is_that_of_the_operator():
-    run = made(heads=3)
-    found = run.diversity(1)
+def test_the_diversity_of_heads_equals_head_diversity():
+    run = make_run(heads=3)
+    result = run.diversity(1)
     expected = run.maps.head_diversity("decoder.layers.0.cross")
-    assert found["divergence"] == expected.divergence and found["effectiveRank"] == expected.effective_rank
-    assert len(found["pairs"]) == 3 and found["pairs"][0][0] == 0
+    assert result["divergence"] == expected.divergence and result["effectiveRank"] == expected.effective_rank
+    assert len(result["pairs"]) == 3 and result["pairs"][0][0] == 0

@@ -51,24 +51,24 @@ RUN = """async ([address, request]) => {
 def sites(model, tmp_path_factory):
     """The sites of a trained Transformer and of a trained recurrent translator."""
     recurrent = toy.translator(tmp_path_factory.mktemp("recurrent"), 100, encoder=RECURRENT, decoder=BAHDANAU)
-    made = {}
+    folders_by_name = {}
     for name, translator in {"transformer": model, "bahdanau": recurrent}.items():
-        made[name] = tmp_path_factory.mktemp("sites") / name
-        write_site(made[name], translator, "toy")
-    return made
+        folders_by_name[name] = tmp_path_factory.mktemp("sites") / name
+        write_site(folders_by_name[name], translator, "toy")
+    return folders_by_name
 
 
-def asked(tab, site, **request):
-    """The run of the engine in the page."""
+def run_in_page(tab, site, **request):
+    """Run a text with the engine of the page; return the run as JSON."""
     with toy.files_served(site) as address:
         tab.goto(f"{address}mechanism.html")  # a page of the site that runs nothing by itself
         return tab.evaluate(RUN, [address, request])
 
 
-def difference(found, run):
+def difference(result, run):
     """The largest difference of the weights of the last heads."""
-    own = [weights[-1].double().numpy().ravel() for weights in run.maps.values()]
-    return max(float(np.abs(np.array(a) - b).max()) for a, b in zip(found["weights"], own, strict=True))
+    expected = [weights[-1].double().numpy().ravel() for weights in run.maps.values()]
+    return max(float(np.abs(np.array(a) - b).max()) for a, b in zip(result["weights"], expected, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -81,23 +81,23 @@ def difference(found, run):
     ],
 )
 def test_the_engine_translates_and_attends_as_python_with_the_same_weights(tab, sites, name, beam):
-    found = asked(tab, sites[name], text=TEXT, beam=beam)
+    result = run_in_page(tab, sites[name], text=TEXT, beam=beam)
     run = ExploredModel(folders.load(sites[name] / "model"), "toy").run(Job(TEXT, beam=beam))
-    own = json.loads(json.dumps(run.describe("run1")))
-    assert found["output"]["text"] == own["output"]["text"] == "der roter hund sieht ein hausboot"
-    assert found["sides"] == own["sides"]
-    assert difference(found, run) < 1e-5
-    assert abs(found["output"]["logP"] - own["output"]["logP"]) < 1e-4
-    assert [h["text"] for h in found["output"]["hypotheses"]] == [
-        h["text"] for h in own["output"]["hypotheses"]
+    expected = json.loads(json.dumps(run.describe("run1")))
+    assert result["output"]["text"] == expected["output"]["text"] == "der roter hund sieht ein hausboot"
+    assert result["sides"] == expected["sides"]
+    assert difference(result, run) < 1e-5
+    assert abs(result["output"]["logP"] - expected["output"]["logP"]) < 1e-4
+    assert [h["text"] for h in result["output"]["hypotheses"]] == [
+        h["text"] for h in expected["output"]["hypotheses"]
     ]
-    for ours, theirs, figures in zip(found["maps"], own["maps"], run.head_statistics(), strict=True):
+    for ours, theirs, figures in zip(result["maps"], expected["maps"], run.head_statistics(), strict=True):
         assert {
             key: ours[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")
         } == {key: theirs[key] for key in ("name", "kind", "layer", "heads", "rows", "columns", "thumbnail")}
         assert np.allclose(ours["entropy"], figures["entropy"], atol=1e-3)
         assert np.allclose(ours["distance"], figures["distance"], atol=1e-3)
-    small = np.concatenate([np.ravel(heads) for heads in found["small"]])
+    small = np.concatenate([np.ravel(heads) for heads in result["small"]])
     assert np.abs(small - np.frombuffer(run.thumbnails(), np.uint8)).max() <= 1
 
 
@@ -141,12 +141,13 @@ def test_every_kind_of_network_gives_the_probabilities_and_weights_of_pytorch(ta
     folders.save(tmp_path / "model", build(config, 280, 280).eval(), config, tokenizer, tokenizer, {})
     write_site(tmp_path / "site", folders.load(tmp_path / "model"), "random")
     target = (*tokenizer.encode("Où est — 12"), EOS)
-    found = asked(tab, tmp_path / "site", text=LINES[1], to="fr", prefix=target)  # a given output: no ties
+    # The output is given, so that it does not depend on ties.
+    result = run_in_page(tab, tmp_path / "site", text=LINES[1], to="fr", prefix=target)
     model = ExploredModel(folders.load(tmp_path / "site" / "model"), "random")
     run = model.run(Job(LINES[1], "fr", prefix=target))
-    assert found["sides"] == json.loads(json.dumps(run.describe("")))["sides"]
-    assert np.allclose(found["output"]["tokenLogP"], run.output["tokenLogP"], atol=1e-4)
-    assert difference(found, run) < 1e-5
+    assert result["sides"] == json.loads(json.dumps(run.describe("")))["sides"]
+    assert np.allclose(result["output"]["tokenLogP"], run.output["tokenLogP"], atol=1e-4)
+    assert difference(result, run) < 1e-5
 
 
 CHANGES = {
@@ -164,7 +165,7 @@ CHANGES = {
 def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab, sites, name):
     with toy.files_served(sites[name]) as address:
         tab.goto(f"{address}mechanism.html")
-        found = tab.evaluate(
+        result = tab.evaluate(
             """async ([address, text, changes]) => {
               const api = await import(`${address}api.js`);
               await api.describeModel();
@@ -181,21 +182,21 @@ def test_changed_attention_gives_the_comparison_and_leave_one_out_of_python(tab,
         tuple(AttentionChange.model_validate_json(json.dumps(change)) for change in CHANGES[name])
     )
     run = model.run(Job(TEXT, edits=edits, base=base))
-    assert found["run"]["output"]["text"] == run.output["text"] != base.output["text"]
-    ours, own = found["run"]["output"]["comparison"], run.output["comparison"]
+    assert result["run"]["output"]["text"] == run.output["text"] != base.output["text"]
+    ours, expected = result["run"]["output"]["comparison"], run.output["comparison"]
     for which in ("original", "changed"):
         assert np.allclose(
             [ours[which]["plain"], ours[which]["edited"]],
-            [own[which]["plain"], own[which]["edited"]],
+            [expected[which]["plain"], expected[which]["edited"]],
             atol=1e-3,
         )
-    assert np.allclose(found["last"], list(run.maps.values())[-1][0].ravel(), atol=1e-5)
+    assert np.allclose(result["last"], list(run.maps.values())[-1][0].ravel(), atol=1e-5)
     other = model.run(Job("a small man", base=base)).output["comparison"]
     assert (
-        abs(found["other"]["output"]["comparison"]["original"]["plain"] - other["original"]["plain"]) < 1e-2
+        abs(result["other"]["output"]["comparison"]["original"]["plain"] - other["original"]["plain"]) < 1e-2
     )
     counts = model.trust(base, 2, None, lambda: False)["scores"]["leave_one_out"]
-    assert np.allclose(found["counts"], counts, atol=1e-4)
+    assert np.allclose(result["counts"], counts, atol=1e-4)
 
 
 def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, sites):
@@ -203,17 +204,14 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
         tab.goto(f"{address}?view=whatif&text={TEXT.replace(' ', '+')}")
         until(tab, "document.querySelector('.matrix canvas')?.dataset.cell > 0")
         tab.wait_for_load_state("networkidle")
-    tab.expected.append(
-        "icon.svg"
-    )  # the server is gone, and the browser asks for the icon at every change of the address
+    # The server is gone, and the browser requests the icon at every change of the address.
+    tab.expected.append("icon.svg")
     canvas = tab.locator(".matrix canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     cell, left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("cell", "left", "top"))
-    x, y = (
-        box["x"] + left + 0.5 * cell,
-        box["y"] + top + 2.5 * cell,
-    )  # the third row: part of "roter" or "hund"
+    x = box["x"] + left + 0.5 * cell
+    y = box["y"] + top + 2.5 * cell  # the third row: part of "roter" or "hund"
     tab.mouse.move(x, y)
     tab.mouse.down()
     for step in range(1, 5):
@@ -235,7 +233,7 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
     assert tab.locator(".list li").count() == 1
 
 
-def test_hostile_texts_stay_text_and_errors_are_one_sentence(tab, sites):
+def test_hostile_texts_are_shown_as_text_and_errors_are_one_sentence(tab, sites):
     with toy.files_served(sites["transformer"]) as address:
         tab.goto(address)
         until(tab, "document.querySelector('.lines button.word')")
@@ -243,11 +241,11 @@ def test_hostile_texts_stay_text_and_errors_are_one_sentence(tab, sites):
             type_text(tab, text)
             assert tab.locator("#error").is_hidden() and tab.locator("#view img").count() == 0
         type_text(tab, "dog " * 600)
-        said = tab.inner_text("#error")
-        assert said == "The text has 2,400 characters, and the explorer takes at most 2,000; shorten it."
+        message = tab.inner_text("#error")
+        assert message == "The text has 2,400 characters, and the explorer takes at most 2,000; shorten it."
         type_text(tab, "a " * 513)
-        said = tab.inner_text("#error")
-        assert said == "The text has 513 tokens, and the explorer takes at most 512; shorten it."
+        message = tab.inner_text("#error")
+        assert message == "The text has 513 tokens, and the explorer takes at most 512; shorten it."
 
 
 def test_a_site_with_a_missing_file_says_so_and_keeps_the_mechanism(tab, sites, tmp_path):
@@ -263,9 +261,11 @@ def test_a_site_with_a_missing_file_says_so_and_keeps_the_mechanism(tab, sites, 
         until(tab, "document.getElementById('view').dataset.view === 'mechanism'")
 
 
-HARD = ["", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café", "日本語のテキスト 12",
-        "tabs\tand\nlines\u0085", "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?", "12.5 % — (x)",
-        ">>de<< Wo", "\u00a0x", "x" * 60]  # fmt: skip
+UNUSUAL_TEXTS = [
+    "", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café",
+    "日本語のテキスト 12", "tabs\tand\nlines\u0085", "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?",
+    "12.5 % — (x)", ">>de<< Wo", "\u00a0x", "x" * 60,
+]  # fmt: skip
 
 
 def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites):
@@ -283,15 +283,18 @@ def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites):
                 return [ids, tokenizer.decode(ids), tokenizer.tokens(ids), read.words, written.words];
               }));
             }""",
-            [address, [tokenizer.text for tokenizer in trained], HARD],
+            [address, [tokenizer.text for tokenizer in trained], UNUSUAL_TEXTS],
         )
     for kind, tokenizer, result in zip(kinds, trained, results, strict=True):
-        for text, (ids, decoded, tokens, read, written) in zip(HARD, result, strict=True):
-            own = tokenizer.encode(text)
-            names = tokenizer.tokens(own)
-            assert (ids, decoded, tokens) == (own, tokenizer.decode(own), names), (kind, text)
+        for text, (ids, decoded, tokens, read, written) in zip(UNUSUAL_TEXTS, result, strict=True):
+            expected_ids = tokenizer.encode(text)
+            names = tokenizer.tokens(expected_ids)
+            assert (ids, decoded, tokens) == (expected_ids, tokenizer.decode(expected_ids), names), (
+                kind,
+                text,
+            )
             assert read == Side.of(names, Words.of_text(tokenizer, text)).words, (kind, text)
-            assert written == Side.of(names, Words.of_tokens(tokenizer, own)).words, (kind, text)
+            assert written == Side.of(names, Words.of_tokens(tokenizer, expected_ids)).words, (kind, text)
 
 
 def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, tmp_path):
@@ -308,11 +311,13 @@ def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, 
         {},
     )
     write_site(tmp_path / "site", folders.load(tmp_path / "model"), "two")
-    first = [asked(tab, tmp_path / "site", text=text)["sides"]["source"]["tokens"][0] for text in LINES[:2]]
+    first = [
+        run_in_page(tab, tmp_path / "site", text=text)["sides"]["source"]["tokens"][0] for text in LINES[:2]
+    ]
     assert first == [">>en<<", ">>de<<"]
 
 
-def test_the_documentation_carries_the_explorer_with_the_default_translator(sites, monkeypatch):
+def test_the_documentation_includes_the_explorer_with_the_default_translator(sites, monkeypatch):
     monkeypatch.setenv("REGARD_MODEL", str(sites["bahdanau"] / "model"))
     hook = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "api" / "explorer_pages.py"))
     names = {path.name for path in hook["explorer_site"]().rglob("*")}
@@ -342,7 +347,7 @@ def test_a_translator_that_the_engine_cannot_run_is_refused_in_one_sentence(tmp_
     assert not (tmp_path / "site").exists()
 
 
-def test_a_model_that_is_no_translator_is_refused(tmp_path):
+def test_a_model_that_is_not_a_translator_is_refused(tmp_path):
     with pytest.raises(
         OptionError, match="the engine of the page runs translators, and this is an? embedder"
     ):
