@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
     from regard.models.catalog import CatalogEntry
 
-# Everyday sentences with the target language; the last two are the lectures' examples, drawn below.
+# Everyday sentences with their language and the target language; those of DRAWN are the lectures' examples.
 SENTENCES = (
-    ("Where is the station?", "de"),
-    ("I don't know what to do.", "fr"),
-    ("Wir haben keine Zeit.", "en"),
-    ("Je ne sais pas.", "en"),
+    ("Where is the station?", "en", "de"),
+    ("How old are you?", "en", "de"),
+    ("She is reading a book.", "en", "de"),
+    ("I don't know what to do.", "en", "fr"),
+    ("Wir haben keine Zeit.", "de", "en"),
+    ("Je ne sais pas.", "fr", "en"),
 )
-DRAWN = (("Cats do not like dogs.", "de"), ("He hit me with a pie.", "fr"))
+DRAWN = (("Cats do not like dogs.", "en", "de"), ("He hit me with a pie.", "en", "fr"))
 REVIEW = "A gripping story, wonderfully acted."
 NEWS = "Ada Lovelace met Charles Babbage in London."
 PROMPT = "The king"
@@ -78,11 +80,11 @@ def _translate(entry: CatalogEntry, console: Console) -> None:
     from regard.pipelines.align import align_words, clearest_view
 
     model = regard.load(entry.folder)
-    for text, to in SENTENCES:
-        if to in entry.into:
+    for text, language, to in SENTENCES:
+        if _translates(entry, language, to):
             console.print(f"{text} → {_translation(text, model, to)}", highlight=False)
-    for text, to in DRAWN:
-        if to not in entry.into:
+    for text, language, to in DRAWN:
+        if not _translates(entry, language, to):
             continue
         translation = _translation(text, model, to)
         source = add_target([text], model, to)
@@ -90,6 +92,10 @@ def _translate(entry: CatalogEntry, console: Console) -> None:
         ((_, alignment),) = align_words(source, [translation], model, view)
         console.print(f"\n{text} → {translation}", highlight=False)
         print(render(alignment.weights, alignment.source_words, alignment.target_words))
+
+
+def _translates(entry: CatalogEntry, source: str, target: str) -> bool:
+    return source in entry.languages and target in entry.into
 
 
 def _translation(text: str, model: Any, to: str) -> str:
