@@ -151,6 +151,7 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     tab.wait_for_selector(".result table")
     numbers = [float(x) for x in tab.locator(".result td.num").all_inner_texts()]
     assert len(numbers) == 4 and numbers[0] > numbers[1] and numbers[3] > numbers[2]
+    until(tab, "document.querySelectorAll('.triple h3').length === 3")  # drawn after the table
     assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference"]
     tab.get_by_label("Text with two words to choose from").fill("no choice")
     tab.keyboard.press("Enter")
