@@ -30,6 +30,7 @@ from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
+from regard.layers.fused_parts import use_parts
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import start, translate_tokens
 from tests.decoding.enumeration import all_outputs, near_ties, ranked
@@ -542,6 +543,28 @@ def test_hypotheses_are_read_from_backpointers():
 
 
 # On a GPU.
+FUSED_PARTS = [
+    pytest.param([], id="torch"),
+    pytest.param(["decoding"], id="fused"),
+    pytest.param(["decoding", "beam"], id="fused-beam"),
+]
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_beam_kernel_in_graphs_finds_the_same_as_the_torch_code(size):
+    model = ends_early().float().cuda()
+    results = []
+    for parts in (["decoding"], ["decoding", "beam"]):
+        with use_parts(*parts):
+            fast_model = engine(model, fused=True)
+        assert fast_model.fused_beam == ("beam" in parts)
+        results += [translate_tokens(fast_model, SENTENCES, strategy=Beam(size)) for _ in range(3)]
+    assert len({len(texts[0].tokens) for texts in results[0]}) > 3
+    assert all(result == results[0] for result in results)  # eager, captured, replayed
+
+
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("size", [1, 4])
@@ -592,12 +615,13 @@ def test_threads_share_an_engine_on_a_gpu():
 
 @pytest.mark.cuda
 @needs_cuda
-@pytest.mark.parametrize("fused", [False, True], ids=["torch", "fused"])
+@pytest.mark.parametrize("parts", FUSED_PARTS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, fused):
+def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, parts):
     model = small(**VARIANTS[name]).float()
     exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
-    fast_model = engine(model.cuda(), fused=fused)
+    with use_parts(*parts):
+        fast_model = engine(model.cuda(), fused=bool(parts))
     outputs = [translate_tokens(fast_model, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
     margin = [texts[0].score - texts[1].score for texts in exact]
     differ, tied = near_ties([t[0].tokens for t in outputs], [t[0].tokens for t in exact], margin)
@@ -607,10 +631,11 @@ def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name, fused):
 
 @pytest.mark.cuda
 @needs_cuda
-@pytest.mark.parametrize("fused", [False, True], ids=["torch", "fused"])
-def test_bfloat16_on_a_gpu_is_close_to_float64(fused):
+@pytest.mark.parametrize("parts", FUSED_PARTS)
+def test_bfloat16_on_a_gpu_is_close_to_float64(parts):
     model = small()
-    fast_model = engine(copy.deepcopy(model).float().cuda(), torch.bfloat16, fused=fused)
+    with use_parts(*parts):
+        fast_model = engine(copy.deepcopy(model).float().cuda(), torch.bfloat16, fused=bool(parts))
     for _ in range(3):
         computed, expected = output_log_p(fast_model, model)
         assert computed == expected

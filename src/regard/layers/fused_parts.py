@@ -1,4 +1,5 @@
-"""Which parts run as our fused GPU kernels: residual sums and loss of training; decoder steps.
+"""Which parts run as our fused GPU kernels: residual sums and loss of training; decoder steps, and in these
+the update of the beam.
 
 A part runs fused if it is enabled and its kernel supports the inputs; otherwise the plain torch path runs,
 which defines the result. A part is on by default once its tests pass on a GPU and a benchmark shows a gain.
@@ -16,8 +17,10 @@ from contextlib import contextmanager
 
 from regard.errors import OptionError
 
-PARTS = ("residual", "loss", "decoding")
-OFF_BY_DEFAULT = ("residual",)  # faster (benchmarks/gpu/NOTES.md); its corrected test has not run on a GPU
+PARTS = ("residual", "loss", "decoding", "beam")  # "beam" needs "decoding"
+# "residual" is faster (benchmarks/gpu/NOTES.md), but its corrected test has not run on a GPU yet; "beam"
+# has never run on one.
+OFF_BY_DEFAULT = ("residual", "beam")
 VARIABLE = "REGARD_FUSED"
 
 _open_contexts: list[frozenset[str]] = []  # the parts of each open `use_parts`, innermost last

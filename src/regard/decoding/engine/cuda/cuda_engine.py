@@ -116,6 +116,7 @@ class CudaEngine:
         self.target = model.target.table.weight.detach().to(self.dtype)
         self.score_dtype = score_dtype(self.dtype)
         self.fused = self._can_fuse() if fused is None else fused
+        self.fused_beam = self.fused and is_enabled("beam")
         with torch.no_grad():
             self.readout = Readout(model.output.projection, self.dtype)
             self.decoder = Weights(model.decoder, self.layer_shape, self.dtype, self.fused)

@@ -18,12 +18,22 @@ if TYPE_CHECKING:
     from regard.decoding.engine.cuda.cuda_engine import CudaDecoderState, CudaEngine
 
 CHECK_EVERY = 8  # steps between checks which sentences are finished; a check waits for the GPU
+MAX_CANDIDATES = 256  # rows × tokens of a sentence that the fused kernel compares with each other
 
 
 def beam_step(engine: CudaEngine, buffers: Buffers, length: int, k: int, end: int) -> None:
     """Run one step of plain beam search; the result is that of `Search` and `Beam.choose` on the host."""
-    sentences, width = buffers.size[:2]
     log_p, best = engine.best_tokens(buffers, length, k)
+    if engine.fused_beam and buffers.size.width * k <= MAX_CANDIDATES:
+        extend_fused(buffers, log_p, best, end)
+    else:
+        extend(buffers, length, log_p, best, end)
+    buffers.position.add_(1)
+
+
+def extend(buffers: Buffers, length: int, log_p: Tensor, best: Tensor, end: int) -> None:
+    """Extend the hypotheses by the best tokens of each row: log p and ids, (rows, k)."""
+    (sentences, width), k = buffers.size[:2], log_p.shape[1]
     total = (buffers.score[..., None] + log_p.view(sentences, width, k)).flatten(1)
     token, order = best.view(sentences, -1), torch.zeros_like(total, dtype=torch.long)
     if total.shape[1] > 1:
@@ -70,7 +80,22 @@ def update_rows(
     if buffers.size.width > 1:
         past = buffers.past[:, :, :length]
         past.copy_(past.gather(1, row[..., None].expand(-1, -1, length)))
-    buffers.position.add_(1)
+
+
+def extend_fused(buffers: Buffers, log_p: Tensor, best: Tensor, end: int) -> None:
+    """`extend` as one Triton kernel."""
+    from regard.decoding.engine.cuda import beam_kernel
+
+    (sentences, width), k = buffers.size[:2], log_p.shape[1]
+    padded = lambda n: 1 << (n - 1).bit_length()  # noqa: E731
+    candidates, columns = padded(width * k), padded(k)
+    beam_kernel.extend[(sentences,)](
+        log_p, best, buffers.position, buffers.limit, buffers.score, buffers.last, buffers.done,
+        buffers.tokens, buffers.ended, buffers.ended_score, buffers.ended_row, buffers.ended_at,
+        buffers.history, buffers.parents, buffers.past, sentences, buffers.size.length, end,
+        WIDTH=width, K=k, CANDIDATES=candidates, COLS=columns, SLOTS=padded(width), BLOCK_T=64,
+        num_warps=max(1, candidates * columns // 512),
+    )  # fmt: skip
 
 
 def search(
