@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda import engine
 from regard.decoding.engine.cuda.graphs import run_eagerly
 from regard.decoding.limits import Limits
+from regard.layers.fused_parts import use_parts
 from regard.models.build import build
 from regard.pipelines.translate import translate_tokens
 
@@ -132,13 +134,24 @@ class Marian:
         return [row[1:] for row in generated.tolist()]
 
 
+def fused_engine(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype, *parts: str) -> Any:
+    """An engine with these parts fused (layers/fused_parts.py)."""
+    with use_parts(*parts):
+        return engine(build_translator(sizes, options.device), dtype, fused=True)
+
+
 def systems(options: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> Iterator[System]:
     """Build the systems one after the other, so that only one holds memory."""
     if "regard" in options.systems:
         yield Regard("regard", engine(build_translator(sizes, options.device), dtype), sizes.length)
     if "fused" in options.systems:
-        model = build_translator(sizes, options.device)
-        yield Regard("regard, fused kernels", engine(model, dtype, fused=True), sizes.length)
+        yield Regard("regard, fused kernels", fused_engine(options, sizes, dtype, "decoding"), sizes.length)
+    if "fused-beam" in options.systems:
+        yield Regard(
+            "regard, fused kernels and beam",
+            fused_engine(options, sizes, dtype, "decoding", "beam"),
+            sizes.length,
+        )
     if "eager" in options.systems:
         yield Regard(
             "regard, steps not recorded",
@@ -240,9 +253,10 @@ def main() -> None:
     parser.add_argument(
         "--systems",
         nargs="+",
-        choices=["regard", "fused", "eager", "torch", "marian"],
+        choices=["regard", "fused", "fused-beam", "eager", "torch", "marian"],
         default=["regard", "marian"],
-        help="regard's engine, with its fused kernels on, without CUDA graphs; torch model; HF Marian",
+        help="regard's engine, with its fused kernels on, with that of the beam too, without CUDA graphs; "
+        "torch model; HF Marian",
     )
     parser.add_argument("--warm", type=int, default=2, help="warm-up runs (default 2)")
     parser.add_argument("--times", type=int, default=5, help="timed runs (default 5)")
@@ -253,16 +267,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.sentences, options.times, options.warm = [8, 16], 2, 1
-    options.fused = True if "fused" in options.systems else None  # of the check and the profile
+    # Of the check and the profile:
+    options.fused = True if {"fused", "fused-beam"} & set(options.systems) else None
+    parts = use_parts("decoding", "beam") if "fused-beam" in options.systems else nullcontext()
     sizes = QUICK if options.quick else Sizes()
     dtype = getattr(torch, options.precision)
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
     stamp = f"{machine.stamp(where)}; {options.precision}, {sizes.length}-token sentences"
     print(stamp, flush=True)
-    if options.profile:
-        print_profile(options, sizes, dtype)
-        return
-    checked = check(options, sizes)
+    with parts:
+        if options.profile:
+            print_profile(options, sizes, dtype)
+            return
+        checked = check(options, sizes)
     print(f"check in float32: {checked}", flush=True)
     lines = measure(options, sizes, dtype)
     print(

@@ -58,6 +58,8 @@ def check_updates(sentences, width, k, device, steps=3):
     fused = start_buffers(fast_model, sentences, width, generator.manual_seed(100 * width + k))
     for step in range(steps):
         log_p, tokens = (x.to(device) for x in draw_best(plain.tokens.numel(), k, generator))
+        for buffers in (plain, fused):
+            buffers.note_writers()
         was_done, ended, before = plain.done.clone(), plain.ended.clone(), plain.score.clone()
         extend(plain, LENGTH, log_p, tokens, EOS)
         extend_fused(fused, log_p, tokens, EOS)
