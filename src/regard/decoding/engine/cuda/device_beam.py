@@ -89,12 +89,15 @@ def extend_fused(buffers: Buffers, log_p: Tensor, best: Tensor, end: int) -> Non
     (sentences, width), k = buffers.size[:2], log_p.shape[1]
     padded = lambda n: 1 << (n - 1).bit_length()  # noqa: E731
     candidates, columns = padded(width * k), padded(k)
+    constants: dict[str, Any] = {
+        "WIDTH": width, "K": k, "CANDIDATES": candidates, "COLS": columns, "SLOTS": padded(width),
+        "BLOCK_T": 64, "num_warps": max(1, candidates * columns // 512),
+    }  # fmt: skip
     beam_kernel.extend[(sentences,)](
         log_p, best, buffers.position, buffers.limit, buffers.score, buffers.last, buffers.done,
         buffers.tokens, buffers.ended, buffers.ended_score, buffers.ended_row, buffers.ended_at,
         buffers.history, buffers.parents, buffers.past, sentences, buffers.size.length, end,
-        WIDTH=width, K=k, CANDIDATES=candidates, COLS=columns, SLOTS=padded(width), BLOCK_T=64,
-        num_warps=max(1, candidates * columns // 512),
+        **constants,
     )  # fmt: skip
 
 
