@@ -26,7 +26,6 @@ import torch
 from tests.decoding import model_folders
 from tests.search.small import embedder
 from tests.serving.server import write_model
-from tests.serving.test_text_services import tagger
 from tests.training.tiny import ROOT, environment
 
 from benchmarks.attack import commands
@@ -338,7 +337,7 @@ def classifying(folder: Path, texts: list[str]) -> Route:
 
 
 def tagging(folder: Path, texts: list[str]) -> Route:
-    tagger(folder)
+    model_folders.tagger(folder)
     expected = dict(zip(texts, tag(texts, load(folder)), strict=True))
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
