@@ -5,22 +5,18 @@ import signal
 import webbrowser
 
 import pytest
-import torch
 
 from regard.cli import explore
 from regard.errors import OptionError, RegardError
 from regard.models.catalog import known_models
 from tests import forked
 from tests.decoding import model_folders
-from tests.serving.server import Client, process, write_model
+from tests.serving.server import Client, process, seeded_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
+    return seeded_folder(tmp_path_factory)
 
 
 def test_the_page_is_served_until_ctrl_c(folder):

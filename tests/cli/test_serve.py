@@ -8,19 +8,15 @@ import subprocess
 from functools import partial
 
 import pytest
-import torch
 
-from tests.serving.server import process, write_model
+from tests.serving.server import process, seeded_folder
 
 TOKEN = "abcdefghijklmnop-1234"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
+    return seeded_folder(tmp_path_factory)
 
 
 @pytest.fixture

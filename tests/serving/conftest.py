@@ -1,19 +1,15 @@
 """A small translator, its folder, and a server of it."""
 
 import pytest
-import torch
 
 from regard.models.folder import load
 from regard.serving.generation_service import GenerationService
-from tests.serving.server import running, write_model
+from tests.serving.server import running, seeded_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("model")
-    write_model(path)
-    return path
+    return seeded_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

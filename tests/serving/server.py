@@ -7,6 +7,8 @@ import threading
 import time
 from urllib.parse import urlsplit
 
+import torch
+
 from regard.data.tokenizer import Tokenizer
 from regard.models import folder as folders
 from regard.models.autoregressive import AutoregressiveOptions
@@ -32,6 +34,14 @@ def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
             p.data *= 3  # sharper scores, so that different sources are translated differently
     folders.save(path, model, config, tokenizer if encoder else None, tokenizer, {"name": "small"})
     return folders.load(path).double()
+
+
+def seeded_folder(tmp_path_factory):
+    """A folder with the model of `write_model`, the same in every test file."""
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
 
 
 class Client:
