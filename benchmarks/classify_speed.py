@@ -119,8 +119,9 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)
     try:
-        models = {_name(path): str(_check_model(path)) for path in options.models}
         splits = {split: read_split(split) for split in ("train", "validation", "test")}
+        labels = set(splits["train"][1])
+        models = {_name(path): str(_check_model(path, labels)) for path in options.models}
     except RegardError as error:
         log(f"error: {error}")
         return 2
@@ -137,12 +138,13 @@ def main(argv: list[str] | None = None) -> int:
     return 130 if not finished else int(any(row.failure for row in rows if row.name in models))
 
 
-def _check_model(path: Path) -> Path:
+def _check_model(path: Path, labels: set[str]) -> Path:
     """Return the path of an SST-2 classifier; raise an OptionError for any other model."""
     model = regard.load(path)
-    if not isinstance(model, Classifier) or set(model.labels) != {"0", "1"}:
+    if not isinstance(model, Classifier) or set(model.labels) != labels:
         raise OptionError(
-            f"{path} is not a classifier with SST-2's labels 0 and 1; give one that was trained on SST-2"
+            f"{path} is not a classifier with SST-2's labels {' and '.join(sorted(labels))}; "
+            "give one that was trained on SST-2"
         )
     return path
 

@@ -30,6 +30,7 @@ TATOEBA, PARLIAMENT = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoe
 INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
 EARLIER = ROOT / "earlier"  # a student of an earlier session: training continues from it
 CONTINUED = ("tokenizer={}", "optimizer.lr=0.0008", "schedule.warmup=400")
+PROCESSES = 3  # that distill at the same time
 EUROPARL_SOURCES = 30_000  # of each direction, translated by the teacher
 TINY = (
     "model.dim=32",
@@ -67,18 +68,29 @@ class Session:
 
     # Training
 
+    def prepare_teacher(self) -> None:
+        """Fill the cache with the teacher's tokenizer and training set: CPU cores only, before `teacher`."""
+        from regard.data.datasets import load_corpus
+        from regard.recipe.loading import load_recipe
+
+        files, overrides = self._teacher_data()
+        recipe = load_recipe(RECIPES / "teacher.yaml", [*self._files(files), *overrides])
+        load_corpus(recipe.data, recipe.tokenizer, task="translate", seed=recipe.seed)
+
     def teacher(self, minutes: float) -> None:
+        files, overrides = self._teacher_data()
+        self._fit("teacher", files, minutes, overrides)
+
+    def _teacher_data(self) -> tuple[list[Path], tuple[str, ...]]:
         files = [self._train(name) for name in (*TATOEBA * 3, *INTO_OTHERS)]
-        own = ("tokenizer.size=600",) if self.tiny else ()
-        self._fit("teacher", [*files, *self._europarl()], minutes, (*TINY, *own) if self.tiny else ())
+        return [*files, *self._europarl()], (*TINY, "tokenizer.size=600") if self.tiny else ()
 
     def teacher_tatoeba(self, minutes: float) -> None:
         self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
 
     def student(self, minutes: float) -> None:
-        distilled = [self._distilled("tatoeba")] * 2
         parliament = self._distilled(PARLIAMENT)
-        files = [*distilled, *map(self._train, TATOEBA)]
+        files = [*self._diversified(), self._distilled("tatoeba")]
         files += [parliament] if parliament.is_file() else self._europarl()
         if EARLIER.is_dir() and not self.tiny:
             own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
@@ -88,7 +100,15 @@ class Session:
         self._fit("student", files, minutes, own)
 
     def student_tatoeba(self, minutes: float) -> None:
-        self._tune("student", [self._distilled("tatoeba"), *map(self._train, TATOEBA)], minutes)
+        self._tune("student", self._diversified(), minutes)
+
+    def _diversified(self) -> list[Path]:
+        """References, the teacher's translations, and these as sources (Nguyen et al. 2020)."""
+        return [
+            *map(self._train, TATOEBA),
+            self._distilled("tatoeba"),
+            self.work / "back-translated.tatoeba.tsv",
+        ]
 
     def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
         """Train a recipe from scratch for some minutes in all, or resume its run."""
@@ -136,19 +156,42 @@ class Session:
     # The teacher's translations
 
     def distill(self, corpus: str) -> None:
-        """Let the teacher translate the sources of a corpus; for Tatoeba all English sentences into both."""
+        """Let the teacher translate the sources of a corpus; for Tatoeba all English sentences into both.
+
+        Several processes share the GPU: while one reads and writes text, another searches.
+        """
+        out = self._distilled(corpus)
+        if out.is_file():
+            return
+        rows = self._sources(corpus)
+        parts = [self.work / f"sources.{corpus}.{i}.tsv" for i in range(1 if self.tiny else PROCESSES)]
+        for i, part in enumerate(parts):
+            if not part.is_file():
+                part.write_text("".join(rows[i :: len(parts)]), encoding="utf-8", newline="\n")
+        if len(parts) == 1:
+            self.distill_part(parts[0])
+        else:
+            program = [sys.executable, "-m", "benchmarks.translator.session", "distill-part"]
+            running = [subprocess.Popen([*program, str(part), "--data", str(self.data)]) for part in parts]
+            codes = [process.wait() for process in running]
+            if any(codes):
+                raise SystemExit("distill: a process failed, see above; repeat the step to resume")
+        translated = [self._translated(part) for part in parts]
+        out.write_text(
+            "".join(path.read_text(encoding="utf-8") for path in translated), encoding="utf-8", newline="\n"
+        )
+        if corpus == "tatoeba":
+            back = self.work / "back-translated.tatoeba.tsv"
+            back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
+
+    def distill_part(self, sources: Path) -> None:
+        """Let the teacher translate a file of sources."""
         import torch
 
         from regard.recipe.loading import load_recipe
         from regard.training.display import Display
         from regard.training.distillation import write_distilled
 
-        sources, out = self.work / f"sources.{corpus}.tsv", self._distilled(corpus)
-        if out.is_file():
-            return
-        if not sources.is_file():
-            rows = self._sources(corpus)
-            sources.write_text("".join(rows), encoding="utf-8", newline="\n")
         teacher = self.run("teacher-tatoeba")
         teacher = teacher if (teacher / "model").is_dir() else self.run("teacher")
         overrides = [
@@ -156,9 +199,30 @@ class Session:
             f"distillation.teacher={json.dumps(str(teacher.absolute()))}",
             "distillation.beam=4",
         ]
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device, out = torch.device("cuda" if torch.cuda.is_available() else "cpu"), self._translated(sources)
         count = write_distilled(load_recipe(RECIPES / "student.yaml", overrides), out, device, Display())
         print(f"{out.name}: {count:,} translations by {teacher.name}", flush=True)
+
+    def _translated(self, sources: Path) -> Path:
+        return sources.with_name(sources.name.replace("sources", "translated"))
+
+    def _back_translated(self, distilled: Path) -> list[str]:
+        """The teacher's translations as sources and the people's sentences as targets.
+
+        An English sentence has translations into German and French, which both become sources of it.
+        """
+        languages = {}  # of the sources that are not English
+        for path in self.data.glob("tatoeba.en-*.train.tsv.xz"):
+            for _, other in prepare.read_pairs(path, 500 if self.tiny else None):
+                languages[other] = path.name.split(".")[1][3:]
+        rows = []
+        for line in distilled.read_text(encoding="utf-8").splitlines():
+            source, translation = line.split("\t")
+            code, text = source.split(" ", 1)
+            language = languages.get(text) if code == ">>en<<" else "en"
+            if language is not None:  # else the text was changed while it was read
+                rows.append(prepare.row(translation, text, language))
+        return rows
 
     def _sources(self, corpus: str) -> list[str]:
         """Distinct sources with their language token; the second column is not used."""
@@ -265,21 +329,26 @@ def check(data: Path) -> None:
     session = Session(data, ROOT / "check", tiny=True)
     shutil.rmtree(session.work, ignore_errors=True)
     for step in (
-        *("teacher", "teacher", "teacher-tatoeba", "distill"),  # the second time it is resumed
-        *("student", "student-tatoeba", "finish"),
+        *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
+        *("teacher-tatoeba", "distill", "student", "student-tatoeba", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
     transfer.unpack(session.work / "out", session.work / "unpacked")
     print("check: all steps work", flush=True)
 
 
-def run_step(session: Session, step: str, minutes: float, out: Path) -> None:
+def run_step(session: Session, step: str, minutes: float, out: Path, part: Path | None = None) -> None:
     """Run a step by name and print its seconds."""
     start = time.monotonic()
     session.prepare()
-    if step == "distill":
+    if step == "distill-part":
+        assert part is not None
+        session.distill_part(part)
+    elif step == "distill":
         for corpus in ("tatoeba", PARLIAMENT):
             session.distill(corpus)
+    elif step == "prepare-teacher":
+        session.prepare_teacher()
     elif step == "companions":
         session.companions()
     elif step in ("finish", "finish-teacher"):
@@ -292,7 +361,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path) -> None:
 
 
 STEPS = (
-    *("gather", "check", "teacher", "teacher-tatoeba", "distill", "student", "student-tatoeba"),
+    *("gather", "check", "prepare-teacher", "teacher", "teacher-tatoeba", "distill", "distill-part"),
+    *("student", "student-tatoeba"),
     *("finish", "finish-teacher", "companions", "finish-companions", "unpack"),
 )
 
@@ -304,7 +374,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("folder", type=Path, nargs="?", help="unpack: the folder of the pieces")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="unpack: the folder of the pieces; distill-part: sources"
+    )
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="of training in all, also of a resumed run"
     )
@@ -318,7 +390,8 @@ def main(argv: list[str] | None = None) -> int:
         transfer.unpack(options.folder or ROOT / "out", ROOT / "models")
     else:
         out = Path(os.environ.get("OUT", ROOT / "out"))
-        run_step(Session(options.data, ROOT / "work"), options.step, options.minutes, out)
+        session = Session(options.data, ROOT / "work")
+        run_step(session, options.step, options.minutes, out, options.folder)
     return 0
 
 

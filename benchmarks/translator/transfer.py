@@ -21,6 +21,7 @@ LIBRARIES = (
     "pytest-xdist",
     "hypothesis",
 )  # the machine has torch and transformers
+WITHOUT_DEPENDENCIES = ("attnread",)  # a peer of benchmarks.watch
 CORPORA = ("sentence-polarity", "wnut17", "broad-twitter", "tiny-shakespeare")  # of the small companions
 PLATFORM = ("--python-version", "3.12", "--platform", "manylinux2014_x86_64", "--only-binary=:all:")
 PIECE = 15 << 20  # bytes of a file that comes back; the limit is 16 MiB
@@ -28,10 +29,16 @@ PIECE = 15 << 20  # bytes of a file that comes back; the limit is 16 MiB
 
 def gather(out: Path) -> None:
     """Download the libraries into `wheels` and copy the companions' data to `corpora`; print the sizes."""
+    missing = [name for name in CORPORA if not corpora.find(name).present()]
+    if missing:
+        raise DataError(
+            f"{corpora.data_folder()} lacks {', '.join(missing)}; set REGARD_DATA to their folder"
+        )
     wheels = out / "wheels"
     if not wheels.is_dir():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "-d", str(wheels)]
         subprocess.run([*pip, *PLATFORM, *LIBRARIES], check=True)
+        subprocess.run([*pip, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
         for wheel in wheels.glob("numpy-*"):  # torch brings it
             wheel.unlink()
     for name in CORPORA:
