@@ -12,6 +12,7 @@ from regard.attention import (  # fmt: skip
     Dilated,
     Documents,
     Hard,
+    Mask,
     Match,
     RelativeBuckets,
     plan,
@@ -22,6 +23,7 @@ from regard.attention.kernels.kernel import Kernel
 from regard.attention.machine import Machine
 from regard.attention.plan import add_kernel, remove_kernel
 from regard.errors import KernelError, OptionError
+from tests.attention import every_kernel
 
 H200, A100, V100 = (Machine("cuda", c) for c in ((9, 0), (8, 0), (7, 0)))
 
@@ -275,3 +277,46 @@ def test_only_added_kernels_are_removed_and_only_kernels_added(name):
         remove_kernel(name)
     with pytest.raises(OptionError, match="subclass of Kernel"):
         add_kernel(name)
+
+
+def test_two_classes_with_one_name_do_not_share_a_plan():
+    def make_mask(width):
+        class Mine(Mask):
+            def allowed(self, grid):
+                return (grid.k - grid.position()).abs() <= width
+
+            def __repr__(self):
+                return "Mine()"
+
+        return Mine()
+
+    q, k, v = every_kernel.inputs(1, 2, 140, 8)
+    for width in (3, 50):
+        for name, out in every_kernel.runs(q, k, v, mask=make_mask(width)):
+            assert every_kernel.close(out, attend(q, k, v, mask=Window(width, width), kernel="reference")), (
+                name,
+                width,
+            )
+
+
+def test_cached_plans_do_not_mix_signatures():
+    q, k, v = every_kernel.inputs(2, 2, 40, 8)
+    for options in (
+        {},
+        {"mask": Causal()},
+        {"mask": Causal(offset=3)},
+        {"mask": Padding([3, 40])},
+        {"mask": Padding([40, 40])},
+    ):
+        for _ in range(2):
+            for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                tensors = [x.to(dtype) for x in (q, k, v)]
+                true = attend(*(x.double() for x in tensors), kernel="reference", **options)
+                assert every_kernel.close(
+                    attend(*tensors, **options), true, 0.05 if dtype == torch.bfloat16 else 1e-5
+                )
+    assert explain(q, k, v).kernel == "sdpa"
+    with torch.no_grad():
+        attend(q, k, v)
+    out = attend(q.requires_grad_(), k, v)
+    assert out.requires_grad

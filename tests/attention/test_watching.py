@@ -11,10 +11,23 @@ import torch
 from torch import nn
 
 import regard
-from regard import Additive, ALiBi, Cache, Causal, MultiHead, Padding, Window, attend, watch, weights
+from regard import (
+    Additive,
+    ALiBi,
+    Bilinear,
+    Cache,
+    Causal,
+    MultiHead,
+    Padding,
+    Window,
+    attend,
+    watch,
+    weights,
+)
 from regard.attention import Documents, RelativeVectors
 from regard.conformance import case
 from regard.errors import KernelError, OptionError
+from tests.attention.every_kernel import close, inputs
 
 
 class Block(nn.Module):
@@ -272,3 +285,34 @@ def test_another_thread_may_run_the_watched_model():
     stop.set()
     thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("energy", [Bilinear(8, rank=4), Additive(8), Bilinear(8)])
+def test_weights_of_a_call_under_autocast_can_be_computed_outside_it(energy):
+    q, k, v = inputs(1, 2, 6, 8)
+    with watch() as seen, torch.autocast("cpu", torch.bfloat16):
+        out = attend(q, k, v, energy=energy)
+        inside = seen["attend.0"].weights()
+    outside = seen["attend.0"].weights()
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(inside, outside)
+    assert close(outside.double() @ v.double(), out, 0.05)
+
+
+def test_a_module_used_as_energy_is_copied_when_watched():
+    class Learned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, q, k):
+            return self.scale * (q @ k.mT)
+
+    module = Learned()
+    q, k, v = inputs(1, 1, 4, 8)
+    with watch() as seen:
+        attend(q, k, v, energy=module)
+    before = seen["attend.0"].weights()
+    with torch.no_grad():
+        module.scale.mul_(5)
+    assert torch.equal(seen["attend.0"].weights(), before)

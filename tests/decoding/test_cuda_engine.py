@@ -1,28 +1,22 @@
 """Tests of engine/cuda: the CUDA engine equals the torch model; in float64 without a GPU, marked `cuda` with
 one.
 
-Covers buffers.py, device_beam.py, graphs.py, packed_weights.py.
+Covers device_beam.py, packed_weights.py.
 """
 
 import copy
-import gc
-import weakref
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import fast
-from regard.decoding.engine.cuda import buffers as buffers_module
 from regard.decoding.engine.cuda import engine, on_cuda
-from regard.decoding.engine.cuda.buffers import Buffers, bucket
-from regard.decoding.engine.cuda.device_beam import Backpointers, beam_step
-from regard.decoding.engine.cuda.graphs import StepRunner
+from regard.decoding.engine.cuda.buffers import Buffers
+from regard.decoding.engine.cuda.device_beam import Backpointers
 from regard.decoding.engine.cuda.step_operations import top
 from regard.decoding.engine.layout import Unsupported
 from regard.decoding.limits import Limits
@@ -33,57 +27,19 @@ from regard.errors import OptionError
 from regard.layers.fused_parts import use_parts
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import start, translate_tokens
+from tests.decoding.cuda_cases import (
+    SENTENCES,
+    VARIANTS,
+    VOCAB,
+    as_approx_tuples,
+    as_tuples,
+    ends_early,
+    needs_cuda,
+    padded,
+    small,
+)
 from tests.decoding.enumeration import all_outputs, near_ties, ranked
 from tests.models.small import DECODERS, ENCODERS, make
-
-LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
-VOCAB = 150  # more than two chunks of the vocabulary
-SENTENCES = [[4 + (7 * i + 3 * j) % 140 for j in range(1 + 5 * i % 17)] for i in range(20)]
-VARIANTS = {
-    "post": {},
-    "pre": {"norm": "pre"},
-    "no norm": {"norm": "none"},
-    "rms": {"norm": "pre", "norm_kind": "rms"},
-    "learned positions": {"position": "learned", "max_positions": 50},
-    "no positions": {"position": "none"},
-    "gelu": {"activation": "gelu"},
-    "swiglu": {"activation": "swiglu"},
-    "untied": {"tie": "none"},
-    "output bias": {"output_bias": True},
-    "unscaled embeddings": {"scale_embeddings": False},
-    "one layer, one head": {"layers": 1, "heads": 1},
-}
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-
-
-def small(*, vocab=VOCAB, language=False, **changes):
-    """A model in float64."""
-    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_embeddings") if key in changes}
-    spec = {**LAYERS, **changes}
-    return make(None if language else spec, spec, vocab=vocab, **rest).eval()
-
-
-def ends_early(**changes):
-    """A model that favours the end-of-sentence token: outputs have many lengths, and some do not end."""
-    model = small(output_bias=True, tie="none", **changes)
-    with torch.no_grad():
-        model.output.projection.bias[EOS] += 2
-    return model
-
-
-def as_tuples(results):
-    return [[(h.tokens, h.ended, h.score, h.log_p) for h in texts] for texts in results]
-
-
-def as_approx_tuples(results):
-    """Expected value for `as_tuples`, with a tolerance on scores."""
-    approx = lambda x: pytest.approx(x, abs=1e-10)  # noqa: E731
-    return [[(h.tokens, h.ended, approx(h.score), approx(h.log_p)) for h in texts] for texts in results]
-
-
-def padded(sentences):
-    rows = [torch.tensor([*s, EOS]) for s in sentences]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
 
 
 # Complete searches.
@@ -308,111 +264,6 @@ def test_attention_and_coverage_use_the_torch_model():
     )
 
 
-# Captured steps.
-class _OperationRecorder(TorchDispatchMode):
-    """Records each operation with the tensors it reads and writes."""
-
-    def __init__(self):
-        super().__init__()
-        self.operations = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, result))
-        return result
-
-
-class ReplayRunner(StepRunner):
-    """Replays the recorded operations on the same tensors, as a CUDA graph does, but on a CPU.
-
-    Values that are not tensors are frozen at capture, as in a CUDA graph.
-    """
-
-    replays = 0
-
-    def capture(self, body):
-        with _OperationRecorder() as recorder:
-            result = body()
-        ran = [True]  # the capture executed the step, so the first replay does nothing
-
-        def replay():
-            self.replays += 1
-            if ran and ran.pop():
-                return
-            for operation in recorder.operations:
-                self._replay_operation(*operation)
-
-        return replay, result
-
-    @staticmethod
-    def _replay_operation(func, args, kwargs, out):
-        new = func(*args, **kwargs)
-        if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
-            return  # an in-place operation wrote its result
-        for held, fresh in zip(out, new, strict=True) if isinstance(out, tuple | list) else [(out, new)]:
-            if isinstance(held, torch.Tensor) and held.data_ptr() != fresh.data_ptr():  # not a view
-                held.copy_(fresh)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_step_is_captured_once_and_replayed(monkeypatch, size):
-    model, run = ends_early(), ReplayRunner()
-    fast_model = engine(model, run=run)
-    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
-    expected = translate_tokens(model, SENTENCES, strategy=Beam(size))
-    assert as_tuples(translate_tokens(fast_model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(
-        expected
-    )
-    before = run.replays
-    assert as_tuples(translate_tokens(fast_model, SENTENCES, strategy=Beam(size))) == as_approx_tuples(
-        expected
-    )
-    again = translate_tokens(
-        fast_model, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
-    )[::-1]
-    assert as_tuples(again) == as_approx_tuples(expected)
-    assert run.replays > before > 0
-
-
-def test_steps_of_the_common_search_are_captured_too(monkeypatch):
-    model, run = ends_early(), ReplayRunner()
-    fast_model = engine(model, run=run)
-    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
-    for options in (
-        {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
-        {"strategy": Sample(count=2, seed=3, top_k=9)},
-    ) * 2:
-        assert as_tuples(translate_tokens(fast_model, SENTENCES, **options)) == as_approx_tuples(
-            translate_tokens(model, SENTENCES, **options)
-        )
-    assert run.replays > 20
-
-
-@pytest.mark.parametrize(("width", "k"), [(1, 1), (3, 4)])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_step_does_not_synchronise_with_the_host(name, width, k):
-    """Run on meta tensors, where reading a value is an error. No CPU tensor takes part: copying one to the
-    GPU would abort the graph capture.
-    """
-    fast_model = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
-    with torch.no_grad():
-        buffers = fast_model.pool.take(fast_model, 5, width, 16, 20)
-        with _OperationRecorder() as recorder:
-            fast_model.run_on(
-                buffers,
-                "beam_step",
-                8,
-                lambda buffers, length: beam_step(fast_model, buffers, length, k, EOS),
-            )
-            fast_model.run_on(
-                buffers, "best", 8, lambda buffers, length: fast_model.best_tokens(buffers, length, k)
-            )
-    tensors = [
-        x for operation in recorder.operations for x in tree_leaves(operation) if isinstance(x, torch.Tensor)
-    ]
-    assert len(tensors) > 100 and {x.device.type for x in tensors} == {"meta"}
-
-
 # Supported models and buffer sizes.
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
@@ -473,65 +324,6 @@ def test_bfloat16_is_close_to_float64():
     model = small()
     computed, expected = output_log_p(engine(model, torch.bfloat16), model)
     assert computed == expected
-
-
-def test_buckets_are_few_and_at_most_half_too_large():
-    sizes = {bucket(n) for n in range(1, 5000)}
-    assert len(sizes) < 24 and all(size % 8 == 0 for size in sizes)
-    assert all(
-        n <= bucket(n) <= max(8, 2 * n, 16) and (n < 16 or bucket(n) < 1.5 * n) for n in range(1, 5000)
-    )
-
-
-def test_unused_buffers_are_kept_within_a_limit(monkeypatch):
-    fast_model = engine(small())
-    pool = fast_model.pool
-    with torch.inference_mode():
-        first, second = pool.take(fast_model, 3, 1, 9, 20), pool.take(fast_model, 3, 1, 9, 20)
-        assert first is not second
-        monkeypatch.setattr(pool, "_max_bytes", first.bytes)
-        pool.release(first)
-        assert pool.take(fast_model, 8, 1, 16, 17) is first
-        pool.release(first)
-        pool.release(second)
-        assert pool._free == [second]
-
-
-def test_unused_buffers_are_freed_when_memory_runs_out(monkeypatch):
-    fast_model, refused = engine(small()), []
-
-    class Scarce(Buffers):
-        def __init__(self, *args):
-            if not refused:
-                refused.append(args)
-                raise torch.OutOfMemoryError("the GPU is full")
-            super().__init__(*args)
-
-    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
-    translate_tokens(fast_model, SENTENCES[:9])
-    assert fast_model.pool._free
-    monkeypatch.setattr(buffers_module, "Buffers", Scarce)
-    outputs = translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2))
-    assert refused and {type(buffers) for buffers in fast_model.pool._free} == {Scarce}
-    assert as_tuples(outputs) == as_approx_tuples(
-        translate_tokens(fast_model.model, SENTENCES[:3], strategy=Beam(2))
-    )
-
-
-def test_an_engine_is_freed_with_its_last_reference(monkeypatch):
-    fast_model = engine(small(), run=ReplayRunner())
-    monkeypatch.setattr(fast_model.pool, "_max_bytes", 1 << 30)
-    translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
-    translate_tokens(fast_model, SENTENCES[:3], strategy=Beam(2))
-    references = [weakref.ref(x) for x in (fast_model, *fast_model.pool._free)]
-    monkeypatch.undo()
-    gc.disable()
-    try:
-        del fast_model
-        # Freed at once, not by the next run of the cycle collector.
-        assert len(references) > 2 and all(reference() is None for reference in references)
-    finally:
-        gc.enable()
 
 
 def test_hypotheses_are_read_from_backpointers():
