@@ -54,6 +54,7 @@ __all__ = [
     "observed_by",
     "record",
     "reset_positions",
+    "running_kernel",
     "targets",
     "watch",
 ]
@@ -363,16 +364,17 @@ def edited(call: Call, named: Targets) -> Call:
     return call
 
 
-@contextmanager
-def record(call: Call, recorders: Targets, compiles: bool = False) -> Iterator[None]:
-    """Record a call of `attend`, and run its kernel inside the block.
-
-    There, torch's attention is not recorded a second time, and a kernel that `compiles` runs compiled.
-    """
-    from regard.attention import torch_calls
-
+def record(call: Call, recorders: Targets) -> None:
+    """Record a call of `attend`."""
     for observer, name in recorders:
         observer.add(name, call)
+
+
+@contextmanager
+def running_kernel(compiles: bool = False) -> Iterator[None]:
+    """Inside the block, torch's attention is not recorded, and a kernel that `compiles` runs compiled."""
+    from regard.attention import torch_calls
+
     token = _inside_attend.set(True)
     try:
         with torch_calls.paused(), eager_stance.paused() if compiles else nullcontext():
