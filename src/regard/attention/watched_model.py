@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 from regard.errors import OptionError
@@ -76,6 +77,12 @@ def _walk(model: nn.Module) -> Modules:
 
     visit(model, "")
     return modules
+
+
+def scripted_modules(modules: Modules) -> list[str]:
+    """The paths of torch.jit modules, "the model" for the model itself."""
+    kinds = {kind for kind in {*map(type, modules.values())} if issubclass(kind, torch.jit.ScriptModule)}
+    return [path or "the model" for path, module in modules.items() if type(module) in kinds] if kinds else []
 
 
 def uses_only_attend(modules: Modules) -> bool:

@@ -8,6 +8,7 @@ recorded and nothing costs time.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,7 @@ from regard.attention.watched_model import (
     check_patterns,
     has_changed,
     named_modules,
+    scripted_modules,
     uses_only_attend,
 )
 from regard.errors import OptionError
@@ -45,6 +47,7 @@ __all__ = [
     "Recorded",
     "Seen",
     "active_observers",
+    "calling_module",
     "current_label",
     "edited",
     "is_watching",
@@ -60,6 +63,7 @@ __all__ = [
 ]
 
 OnCall = Callable[[str, Recorded], object]
+_WILDCARD = re.compile(r"[*?[]")
 
 
 @contextmanager
@@ -108,9 +112,12 @@ def observe(observer: Observer, model: nn.Module | None, modules: Modules) -> It
     observer.intercepts = intercepts = not uses_only_attend(modules)
     with eager_stance, torch_calls.interception() if intercepts else nullcontext():
         _observers.set((*_observers.get(), observer))
+        outer_module = calling_module.get()
+        calling_module.set(None)  # this watch may begin in a function that a module's attention calls
         try:
             yield
         finally:
+            calling_module.set(outer_module)
             # Not a token reset: watches in generators may end in any order.
             _observers.set(tuple(active for active in _observers.get() if active is not observer))
             observer.paths.clear()
@@ -132,11 +139,7 @@ class Observer:
     def __init__(self, only: list[str] | None = None, modules: Modules | None = None) -> None:
         self.only = only
         self.paths = {id(module): path for path, module in (modules or {}).items()}
-        self.scripted = [
-            path or "the model"
-            for path, module in (modules or {}).items()
-            if isinstance(module, torch.jit.ScriptModule)
-        ]
+        self.scripted = scripted_modules(modules or {})
         self.intercepts = False  # whether torch functions are intercepted
         self.unnamed_calls = 0
         self.wanted: dict[str, bool] = {}  # whether `only` matches, by name
@@ -155,6 +158,9 @@ class Observer:
 
     def current_path(self) -> str:
         """Path of the innermost running module, found on the call stack: no hooks, no cost between calls."""
+        path = self.paths.get(id(calling_module.get()))
+        if path is not None:
+            return path
         frame, call = sys._getframe(1) if self.paths else None, nn.Module._call_impl.__code__
         while frame is not None:
             if frame.f_code is call:
@@ -228,6 +234,8 @@ class Observer:
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern matches the name of a call, or the module's path without .self or .cross."""
     path = name.rsplit(".", 1)[0] if name.endswith((".self", ".cross")) else name
+    if _WILDCARD.search(pattern) is None:  # the common case, and each layer of a model asks
+        return pattern in (name, path)
     return fnmatchcase(name, pattern) or fnmatchcase(path, pattern)
 
 
@@ -275,6 +283,8 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", de
 _label: ContextVar[Label] = ContextVar("regard_label", default=Label())  # noqa: B039 (a NamedTuple)
 # Position of the first query of the last self-attention, which holds for the cross-attention after it.
 _last_start: ContextVar[int | Tensor] = ContextVar("regard_last_start", default=0)
+# The module that calls `attend`, set by callers that know it: the call stack takes longer to read.
+calling_module: ContextVar[nn.Module | None] = ContextVar("regard_calling_module", default=None)
 _inside_attend: ContextVar[bool] = ContextVar("regard_inside_attend", default=False)
 
 
