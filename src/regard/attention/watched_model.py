@@ -39,8 +39,8 @@ class _Walk:
             (
                 weakref.ref(module),
                 paths.get(id(module)),  # None for a wrapper of torch.compile
-                tuple(module._modules.keys()),
-                [id(child) for child in module._modules.values()],
+                [*module._modules],
+                [*map(id, module._modules.values())],
             )
             for module in model.modules()
         ]
@@ -53,9 +53,7 @@ class _Walk:
             if module is None:
                 return None
             children = module._modules
-            if (children or names) and (
-                tuple(children.keys()) != names or [id(child) for child in children.values()] != ids
-            ):
+            if (children or names) and ([*children] != names or [*map(id, children.values())] != ids):
                 return None
             if path is not None:
                 modules[path] = module
