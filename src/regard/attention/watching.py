@@ -178,8 +178,9 @@ class Observer:
                 return label or kind or ""
             self.unnamed_calls += 1
             return f"attend.{self.unnamed_calls - 1}"
-        last = path.rsplit(".", 1)[-1]
-        return path if label in (None, last) else f"{path}.{label}"
+        if label is None or label == path.rsplit(".", 1)[-1]:
+            return path
+        return f"{path}.{label}"
 
     def wants(self, name: str) -> bool:
         """Whether `only` matches the name, or the module's path without .self or .cross."""
