@@ -39,7 +39,7 @@ class _Walk:
             (
                 weakref.ref(module),
                 paths.get(id(module)),  # None for a wrapper of torch.compile
-                [*module._modules],
+                [*module._modules.keys()],  # for torch.jit modules not a dict
                 [*map(id, module._modules.values())],
             )
             for module in model.modules()
@@ -53,7 +53,7 @@ class _Walk:
             if module is None:
                 return None
             children = module._modules
-            if (children or names) and ([*children] != names or [*map(id, children.values())] != ids):
+            if (children or names) and ([*children.keys()] != names or [*map(id, children.values())] != ids):
                 return None
             if path is not None:
                 modules[path] = module
