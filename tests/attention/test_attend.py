@@ -399,3 +399,29 @@ def test_functions_can_be_energies_biases_and_normalisers():
     )  # fmt: skip
     e = q.sum(-1)[..., :, None] - k.sum(-1)[..., None, :] + 2 * torch.eye(5)
     assert torch.allclose(out, e.clamp(0, 1) @ v)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+@pytest.mark.parametrize("mask", [None, Causal()])
+def test_repeated_calls_with_grouped_heads_equal_the_first(key_heads, mask):
+    """The first call of a signature takes the full path, later ones the kernel's shortcut, also recorded."""
+    q = torch.randn(2, 4, 5, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(2, key_heads, 5, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    truth = attend(q, k, v, mask=mask, kernel="reference")
+
+    def grads(out):
+        first = torch.autograd.grad(out.square().sum(), (q, k, v), create_graph=True)
+        return [*first, *torch.autograd.grad(sum(x.square().sum() for x in first), (q, k, v))]
+
+    true_grads = grads(truth)
+    for _ in range(3):
+        out = attend(q, k, v, mask=mask, kernel="sdpa")
+        torch.testing.assert_close(out, truth)
+        torch.testing.assert_close(grads(out), true_grads)
+    with torch.no_grad(), regard.watch(torch.nn.Linear(2, 2)) as seen:  # intercepts nothing
+        for _ in range(3):
+            out = attend(q, k, v, mask=mask, kernel="sdpa")
+            torch.testing.assert_close(out, truth.detach())
+        expected = weights(q, k, mask=mask)
+    assert list(seen) == ["attend.0", "attend.1", "attend.2"]
+    torch.testing.assert_close(seen["attend.2"].weights(), expected)

@@ -79,8 +79,10 @@ def test_a_compiled_kernel_of_attend_runs_compiled_inside_watch():
 
     kernel = torch.compile(lambda x: x * 2, backend=counting_backend(runs))
     kernel(q)
-    with watch() as seen, watching.record(make_call(q, q, q), watching.targets(), compiles=True):
-        kernel(q)
+    with watch() as seen:
+        watching.record(make_call(q, q, q), watching.targets())
+        with watching.running_kernel(compiles=True):
+            kernel(q)
     assert len(runs) == 2
     assert list(seen) == ["attend.0"]
 

@@ -320,3 +320,24 @@ def test_a_model_on_regard_needs_no_patching_of_torchs_functions_unless_it_has_o
     ):
         with regard.watch(torch.nn.Sequential(llama(name), *modules)):
             assert (_get_current_function_mode() is not None) == patched
+
+
+def test_a_watch_begun_in_on_call_names_the_calls_of_the_modules_that_run_there():
+    """The interface tells `watch` which module calls `attend`; that module is not the caller in `on_call`."""
+    model, inputs, names = llama("regard"), BY_NAME["Llama"].inputs(), []
+
+    class Inner(nn.Module):
+        def forward(self, x):
+            return regard.attend(x, x, x)
+
+    inner = Inner()
+    both = nn.ModuleDict({"model": model, "inner": inner})
+
+    def on_call(name, recorded):
+        with regard.watch(both) as seen:
+            inner(torch.randn(1, 1, 3, 4))
+        names.append((name, *seen))
+
+    with regard.watch(model, on_call=on_call), torch.no_grad():
+        model(**inputs)
+    assert names == [(f"model.layers.{i}.self_attn", "inner") for i in range(len(model.model.layers))]

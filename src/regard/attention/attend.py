@@ -81,10 +81,10 @@ def attend(
     except TypeError:  # unhashable options are wrong; the checks below raise
         prepared = None
     observers = watching.targets() if watching.is_watching() else None  # None: no `watch`, no `intervene`
-    is_observed = observers is not None and (bool(observers) or is_intercepted() is not None)
     if prepared is not None:
-        # A shortcut calls torch directly, so it must not run where calls are observed or intercepted.
-        if prepared.shortcut is not None and not is_observed:
+        if prepared.shortcut is not None and (
+            observers is None or (not observers and prepared.shortcut_allowed_in_watch())
+        ):
             out = prepared.shortcut(query, key, value, mask)
             if out is not None:
                 return out
@@ -93,7 +93,7 @@ def attend(
         call = make_call(query, key, value, energy=energy, mask=mask, bias=bias, normalize=normalize,
                          gate=gate, softcap=softcap, dropout=dropout)  # fmt: skip
         prepared = _prepare(call, kernel, (query, key, value), cache_key)
-    if observers is not None and (is_observed or prepared.kernel.compiles):  # `watch` stops compiled code
+    if observers is not None:
         return _run_observed(call, prepared, observers)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 
@@ -113,10 +113,15 @@ def _prepare(
 def _run_observed(call: Call, prepared: _Prepared, observers: watching.Targets) -> Tensor:
     """Record the call and run it; with weights edited by `intervene`, on the reference kernel."""
     call = watching.edited(call, observers)
+    watching.record(call, observers)
     kernel, clear = prepared.kernel, prepared.clear
     if call.edited is not None:
         kernel, clear = KERNELS["reference"], False
-    with watching.record(call, observers, compiles=kernel.compiles):
+    elif prepared.shortcut is not None and prepared.shortcut_allowed_in_watch():
+        out = prepared.shortcut(call.query, call.key, call.value, call.mask)
+        if out is not None:
+            return out
+    with watching.running_kernel(compiles=kernel.compiles):
         return run(call, kernel, prepared.machine, clear)
 
 
@@ -144,6 +149,10 @@ class _Prepared:
         shortcut = chosen.shortcut(call, machine) if unchanged and machine.tracer is None else None
         clear = chosen.reads_unseen and needs_clearing(call)
         return cls(chosen, machine, clear, call.mask is not None, unchanged, other_fields, shortcut)
+
+    def shortcut_allowed_in_watch(self) -> bool:
+        """Whether the shortcut may run inside `watch`, which stops compiled code and may intercept torch."""
+        return not self.kernel.compiles and is_intercepted() is None
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
         """Return the `Call` for new inputs with this signature; nothing is checked again."""

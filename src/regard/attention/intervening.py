@@ -150,9 +150,9 @@ def _positions(call: Call, name: str) -> Tensor | None:
     return index + start[:, None]
 
 
-def active_interventions() -> tuple[Intervention, ...]:
+def active_interventions() -> list[Intervention]:
     """The active blocks of `intervene`, outermost first."""
-    return tuple(x for x in watching.active_observers() if isinstance(x, Intervention))
+    return [x for x in watching.active_observers() if isinstance(x, Intervention)]
 
 
 def reject_interventions(engine: object, model: nn.Module) -> None:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 from regard.errors import OptionError
@@ -38,8 +39,8 @@ class _Walk:
             (
                 weakref.ref(module),
                 paths.get(id(module)),  # None for a wrapper of torch.compile
-                tuple(module._modules.keys()),
-                [id(child) for child in module._modules.values()],
+                [*module._modules.keys()],  # for torch.jit modules not a dict
+                [*map(id, module._modules.values())],
             )
             for module in model.modules()
         ]
@@ -52,9 +53,7 @@ class _Walk:
             if module is None:
                 return None
             children = module._modules
-            if (children or names) and (
-                tuple(children.keys()) != names or [id(child) for child in children.values()] != ids
-            ):
+            if (children or names) and ([*children.keys()] != names or [*map(id, children.values())] != ids):
                 return None
             if path is not None:
                 modules[path] = module
@@ -76,6 +75,12 @@ def _walk(model: nn.Module) -> Modules:
 
     visit(model, "")
     return modules
+
+
+def scripted_modules(modules: Modules) -> list[str]:
+    """The paths of torch.jit modules, "the model" for the model itself."""
+    kinds = {kind for kind in {*map(type, modules.values())} if issubclass(kind, torch.jit.ScriptModule)}
+    return [path or "the model" for path, module in modules.items() if type(module) in kinds] if kinds else []
 
 
 def uses_only_attend(modules: Modules) -> bool:

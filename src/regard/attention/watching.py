@@ -30,6 +30,7 @@ from regard.attention.watched_model import (
     check_patterns,
     has_changed,
     named_modules,
+    scripted_modules,
     uses_only_attend,
 )
 from regard.errors import OptionError
@@ -45,6 +46,7 @@ __all__ = [
     "Recorded",
     "Seen",
     "active_observers",
+    "calling_module",
     "current_label",
     "edited",
     "is_watching",
@@ -54,6 +56,7 @@ __all__ = [
     "observed_by",
     "record",
     "reset_positions",
+    "running_kernel",
     "targets",
     "watch",
 ]
@@ -107,9 +110,12 @@ def observe(observer: Observer, model: nn.Module | None, modules: Modules) -> It
     observer.intercepts = intercepts = not uses_only_attend(modules)
     with eager_stance, torch_calls.interception() if intercepts else nullcontext():
         _observers.set((*_observers.get(), observer))
+        outer_module = calling_module.get()
+        calling_module.set(None)  # this watch may begin in a function that a module's attention calls
         try:
             yield
         finally:
+            calling_module.set(outer_module)
             # Not a token reset: watches in generators may end in any order.
             _observers.set(tuple(active for active in _observers.get() if active is not observer))
             observer.paths.clear()
@@ -131,11 +137,7 @@ class Observer:
     def __init__(self, only: list[str] | None = None, modules: Modules | None = None) -> None:
         self.only = only
         self.paths = {id(module): path for path, module in (modules or {}).items()}
-        self.scripted = [
-            path or "the model"
-            for path, module in (modules or {}).items()
-            if isinstance(module, torch.jit.ScriptModule)
-        ]
+        self.scripted = scripted_modules(modules or {})
         self.intercepts = False  # whether torch functions are intercepted
         self.unnamed_calls = 0
         self.wanted: dict[str, bool] = {}  # whether `only` matches, by name
@@ -154,6 +156,9 @@ class Observer:
 
     def current_path(self) -> str:
         """Path of the innermost running module, found on the call stack: no hooks, no cost between calls."""
+        path = self.paths.get(id(calling_module.get()))
+        if path is not None:
+            return path
         frame, call = sys._getframe(1) if self.paths else None, nn.Module._call_impl.__code__
         while frame is not None:
             if frame.f_code is call:
@@ -171,8 +176,9 @@ class Observer:
                 return label or kind or ""
             self.unnamed_calls += 1
             return f"attend.{self.unnamed_calls - 1}"
-        last = path.rsplit(".", 1)[-1]
-        return path if label in (None, last) else f"{path}.{label}"
+        if label is None or label == path.rsplit(".", 1)[-1]:
+            return path
+        return f"{path}.{label}"
 
     def wants(self, name: str) -> bool:
         """Whether `only` matches the name, or the module's path without .self or .cross."""
@@ -274,6 +280,8 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", de
 _label: ContextVar[Label] = ContextVar("regard_label", default=Label())  # noqa: B039 (a NamedTuple)
 # Position of the first query of the last self-attention, which holds for the cross-attention after it.
 _last_start: ContextVar[int | Tensor] = ContextVar("regard_last_start", default=0)
+# The module that calls `attend`, set by callers that know it: the call stack takes longer to read.
+calling_module: ContextVar[nn.Module | None] = ContextVar("regard_calling_module", default=None)
 _inside_attend: ContextVar[bool] = ContextVar("regard_inside_attend", default=False)
 
 
@@ -363,16 +371,17 @@ def edited(call: Call, named: Targets) -> Call:
     return call
 
 
-@contextmanager
-def record(call: Call, recorders: Targets, compiles: bool = False) -> Iterator[None]:
-    """Record a call of `attend`, and run its kernel inside the block.
-
-    There, torch's attention is not recorded a second time, and a kernel that `compiles` runs compiled.
-    """
-    from regard.attention import torch_calls
-
+def record(call: Call, recorders: Targets) -> None:
+    """Record a call of `attend`."""
     for observer, name in recorders:
         observer.add(name, call)
+
+
+@contextmanager
+def running_kernel(compiles: bool = False) -> Iterator[None]:
+    """Inside the block, torch's attention is not recorded, and a kernel that `compiles` runs compiled."""
+    from regard.attention import torch_calls
+
     token = _inside_attend.set(True)
     try:
         with torch_calls.paused(), eager_stance.paused() if compiles else nullcontext():

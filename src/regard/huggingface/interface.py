@@ -59,6 +59,9 @@ class ModelKeywords(NamedTuple):
     output_attentions: bool = False
 
 
+NO_KEYWORDS = ModelKeywords()
+
+
 def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """The attention function to register under `name`."""
 
@@ -128,17 +131,21 @@ def _read_keywords(module: nn.Module, name: str, others: dict[str, Any]) -> Mode
                 f"{_describe(module)} passes {keyword}= to its attention, which {name!r} does not support; "
                 'use attn_implementation="eager" for this model'
             )
-    return ModelKeywords(**supported)
+    return ModelKeywords(**supported) if supported else NO_KEYWORDS
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    """`attend`, with the module named in its errors."""
+    """`attend`, with the module named in its errors and for `watch`."""
     if torch.compiler.is_compiling():
         return attend(query, key, value, **options)
+    token = watching.calling_module.set(module) if watching.is_watching() else None
     try:
         return attend(query, key, value, **options)
     except RegardError as error:
         raise type(error)(f"{_describe(module)}: {error}") from error
+    finally:
+        if token is not None:
+            watching.calling_module.reset(token)
 
 
 def _describe(module: nn.Module) -> str:

@@ -113,12 +113,14 @@ class Sdpa(Kernel):
         """Plain attention, causal attention and padded batches call torch directly."""
         if machine.kind not in ("cpu", "cuda") or call.bias is not None or type(call.energy) is not ScaledDot:
             return None
-        if len(call.leading) != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
+        if len(call.leading) != 1 or not call.query.shape[0] == call.key.shape[0] == call.value.shape[0]:
+            return None
+        if not call.key.shape[1] == call.value.shape[1] == call.heads // call.groups:
             return None
         scale = call.energy.as_dot(call.query, call.key).scale / call.temperature
         if call.mask is None or is_torch_causal(call):
             return _plain_shortcut(call, machine, scale)
-        return _padded_shortcut(call, machine, scale)
+        return _padded_shortcut(call, machine, scale) if call.groups == 1 else None
 
 
 def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
@@ -128,12 +130,15 @@ def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
 
 
 def _plain_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut:
-    causal, dropout, sdpa = is_torch_causal(call), call.dropout, _sdpa_function(call, machine)
+    causal, sdpa = is_torch_causal(call), _sdpa_function(call, machine)
     if (direct := _direct_backend(call, machine, causal, scale)) is not None:
         return direct
+    options: dict[str, Any] = {"dropout_p": call.dropout, "is_causal": causal, "scale": scale}
+    if call.groups > 1:
+        options["enable_gqa"] = True
     if not call.requires_grad:
-        return lambda q, k, v, mask: sdpa(q, k, v, None, dropout, causal, scale=scale)
-    return lambda q, k, v, mask: _second_derivatives(sdpa(q, k, v, None, dropout, causal, scale=scale))
+        return lambda q, k, v, mask: sdpa(q, k, v, **options)
+    return lambda q, k, v, mask: _second_derivatives(sdpa(q, k, v, **options))
 
 
 def _padded_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut | None:
@@ -164,7 +169,9 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
     if machine.kind != "cuda":
         return None
     name, needs_grad, dropout = backends(call, machine)[0], call.requires_grad, call.dropout
-    params = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
+    params = torch.backends.cuda.SDPAParams(
+        call.query, call.key, call.value, None, dropout, causal, call.groups > 1
+    )
     if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(params):
         options: tuple[Any, ...] = (None, needs_grad, dropout, causal, False)
         run: Any = torch._scaled_dot_product_cudnn_attention  # type: ignore[attr-defined]
