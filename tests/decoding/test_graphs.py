@@ -13,11 +13,19 @@ from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine.cuda import engine
 from regard.decoding.engine.cuda.device_beam import beam_step
-from regard.decoding.engine.cuda.graphs import StepRunner
+from regard.decoding.engine.cuda.graphs import Graphs, StepRunner
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.pipelines.translate import translate_tokens
-from tests.decoding.cuda_cases import SENTENCES, VARIANTS, as_approx_tuples, as_tuples, ends_early, small
+from tests.decoding.cuda_cases import (
+    SENTENCES,
+    VARIANTS,
+    as_approx_tuples,
+    as_tuples,
+    ends_early,
+    needs_cuda,
+    small,
+)
 
 
 # Captured steps.
@@ -139,3 +147,16 @@ def test_an_engine_is_freed_with_its_last_reference(monkeypatch):
         assert len(references) > 2 and all(reference() is None for reference in references)
     finally:
         gc.enable()
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_graphs_can_be_captured_after_all_others_were_freed():
+    """torch fails to capture into memory whose last graph was freed, as by `BufferPool`."""
+    runner, x = Graphs(torch.device("cuda")), torch.arange(8.0, device="cuda")
+    for number in range(3):
+        graphs = {}
+        for _ in range(3):  # eagerly, captured, replayed
+            result = runner(graphs, number, lambda: x * 2)
+        assert torch.equal(result, x * 2)
+        del result

@@ -82,7 +82,7 @@ def test_a_stack_on_a_gpu_is_as_close_to_float64_as_the_plain_path(norm, autocas
     grad = torch.randn_like(x)
     for dtype, parts in ((torch.float64, ()), (torch.float32, ()), (torch.float32, ("residual",))):
         encoder.to(dtype).zero_grad()
-        leaf = x.to(dtype).requires_grad_()
+        leaf = x.to(dtype, copy=True).requires_grad_()
         use_autocast = autocast and dtype == torch.float32
         with use_parts(*parts), torch.autocast("cuda", torch.bfloat16, enabled=use_autocast):
             states = encoder(leaf).states

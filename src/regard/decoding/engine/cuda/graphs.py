@@ -41,13 +41,17 @@ class StepRunner(ABC):
 
 
 class Graphs(StepRunner):
-    """CUDA graphs with shared memory: only one runs at a time, and all state is in `Buffers`."""
+    """CUDA graphs with shared memory: only one runs at a time, and all state is in `Buffers`.
+
+    torch frees the shared memory with its last graph, and cannot capture into it again. So one tiny graph stays.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
         with torch.cuda.device(device):
             self.pool, self.side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._kept: Any = None
 
     def warm(self, body: Body) -> Any:
         """Run on a side stream, where libraries allocate what capturing needs."""
@@ -59,6 +63,11 @@ class Graphs(StepRunner):
         return result
 
     def capture(self, body: Body) -> tuple[Callable[[], None], Any]:
+        if self._kept is None:
+            self._kept = self._capture(lambda: torch.zeros(1, device=self.device))
+        return self._capture(body)
+
+    def _capture(self, body: Body) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self.device),
