@@ -43,7 +43,7 @@ class StepRunner(ABC):
 class Graphs(StepRunner):
     """CUDA graphs with shared memory: only one runs at a time, and all state is in `Buffers`.
 
-    torch frees the shared memory with its last graph, and cannot capture into it again. So one tiny graph stays.
+    torch frees the shared memory with its last graph and then cannot capture into it: one tiny graph stays.
     """
 
     def __init__(self, device: torch.device) -> None:
