@@ -36,6 +36,8 @@ class _Interceptor(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
+        if torch.compiler.is_compiling():  # code that is first compiled inside `watch`: leave it as it is
+            return func(*args, **kwargs)
         self.functions_seen += 1
         convert = CONVERTERS.get(func)
         if convert is not None:
