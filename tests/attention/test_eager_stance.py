@@ -122,7 +122,7 @@ def test_watch_inside_a_compiled_function_is_refused():
 
 @pytest.mark.filterwarnings("ignore")
 def test_code_that_is_first_compiled_inside_watch_runs_as_one_graph(monkeypatch):
-    """As flex_attention does it: torch._dynamo is not imported when watch begins, so there is no stance yet."""
+    """As in flex_attention: torch._dynamo is not imported when watch begins, so there is no stance yet."""
     monkeypatch.setattr(watching.eager_stance, "_set", lambda: None)
     torch._dynamo.reset()
 

@@ -131,6 +131,22 @@ def test_invalid_masks_are_refused_with_the_name_of_the_module():
         llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("name", ["Llama", "BERT", "T5"])
+def test_a_mask_of_the_wrong_shape_is_reported_with_the_shape_that_was_passed(name):
+    model = model_of(name).float().eval()
+    model.set_attn_implementation("regard")
+    inputs = BY_NAME[name].inputs()
+    for shape, message in (
+        ((2, 11, 11), r"shape \(2, 11, 11\); .*\(batch, Tk\) of 0 and 1.*pass attention_mask\[:, None\]"),
+        ((11,), r"shape \(11,\); "),
+        ((2, 1, 1, 11, 11), r"shape \(2, 1, 1, 11, 11\); "),
+        ((3, 11), r"shape \(3, 11\) for a batch of 2"),
+    ):
+        for mask in (torch.ones(shape), torch.zeros(shape).bool()):
+            with pytest.raises(ShapeError, match=message):
+                model(**inputs | {"attention_mask": mask})
+
+
 def test_other_bad_calls_are_refused_with_the_name_of_the_module():
     class Module(nn.Module):
         layer_idx = 3
