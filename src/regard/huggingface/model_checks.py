@@ -142,7 +142,7 @@ def _update_layer_configs(model: nn.Module, *, keep_sub_configs: bool) -> None:
     kept = {id(c) for part in parts for c, _ in _implementations(part.config, {})} if keep_sub_configs else ()
     part_of = {id(module): part for part in parts for module in part.modules()}  # the innermost part
     for module in model.modules():
-        config = module.__dict__.get("config")
+        config: Any = module.__dict__.get("config")
         if id(config) in kept or not hasattr(config, "_attn_implementation_internal"):
             continue
         name = part_of[id(module)].config._attn_implementation

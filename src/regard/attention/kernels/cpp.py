@@ -56,7 +56,7 @@ class Cpp(Kernel):
     def memory(self, call: Call, machine: Machine) -> int:
         """Key ranges and ALiBi slopes need no memory; every other mask or bias becomes a dense tensor."""
         rows, dense_mask = call.sequences * call.heads * call.Tq * 4, _has_dense_mask(call)
-        if not dense_mask and (call.bias is None or _has_slopes(call)):
+        if not dense_mask and (call.bias is None or _plain_alibi(call) is not None):
             return rows
         copies = 1 if call.bias is None else 2  # the bias, and the bias divided by the temperature or masked
         batch_and_heads = kernel_inputs.dense_shape(call, with_mask=dense_mask)[:-2]
@@ -65,8 +65,8 @@ class Cpp(Kernel):
     def run(self, call: Call, machine: Machine) -> Tensor:
         start, stop, allowed = _ranges(call)
         slopes, bias = None, None
-        if allowed is None and _has_slopes(call):
-            slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu")
+        if allowed is None and (alibi := _plain_alibi(call)) is not None:
+            slopes = torch.tensor(alibi.slopes, dtype=torch.float32, device="cpu")
             slopes = slopes.expand(call.heads) / call.temperature
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
@@ -96,8 +96,9 @@ def _has_dense_mask(call: Call) -> bool:
     return call.mask is not None and call.mask.key_ranges(call.Tq, call.Tk, call.query.device) is None
 
 
-def _has_slopes(call: Call) -> bool:
-    return type(call.bias) is ALiBi and call.bias.offset is None
+def _plain_alibi(call: Call) -> ALiBi | None:
+    """The bias if it is ALiBi without an offset, which the kernel computes from its slopes."""
+    return call.bias if type(call.bias) is ALiBi and call.bias.offset is None else None
 
 
 def _ranges(call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
