@@ -348,6 +348,11 @@ def test_a_dict_of_implementations_is_checked_and_applied_by_part():
         match="CLIPConfig has no sub-config 'text'; its sub-configs are 'text_config', 'vision_config'",
     ):
         model.set_attn_implementation({"text": "regard"})
+    with pytest.raises(OptionError, match="CLIPConfig has no sub-config 'text'; "):
+        hf.CLIPModel._from_config(
+            hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE), attn_implementation={"text": "regard"}
+        )
+    hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE, attn_implementation={"text_config": "regard"})
     model.set_attn_implementation("sdpa")
     model.set_attn_implementation({"text_config": "regard"})
     expected = lambda text: {  # noqa: E731

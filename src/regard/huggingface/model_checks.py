@@ -25,8 +25,8 @@ _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def patch_transformers() -> None:
-    """Patch three methods of `PreTrainedModel`; later calls do nothing."""
-    from transformers import PreTrainedModel
+    """Patch three methods of `PreTrainedModel` and a setter of its config; later calls do nothing."""
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     if getattr(PreTrainedModel.set_attn_implementation, "_regard", False):
         return
@@ -59,6 +59,15 @@ def patch_transformers() -> None:
         if name in REGISTERED and not _is_part_of_another_model(self):
             _warn_if_unused(self, name)
 
+    implementation: Any = PreTrainedConfig._attn_implementation  # a property; loading a model sets it
+
+    @implementation.setter
+    def checked_implementation(self: Any, value: Any) -> None:
+        if isinstance(value, Mapping):
+            _check_keys(self, value)
+        implementation.fset(self, value)
+
+    PreTrainedConfig._attn_implementation = checked_implementation
     set_attn_implementation._regard = True  # type: ignore[attr-defined]
     PreTrainedModel.set_attn_implementation = set_attn_implementation
     PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
@@ -88,19 +97,24 @@ def _implementations(config: Any, request: Any) -> Iterator[tuple[Any, Any]]:
     if not isinstance(request, Mapping):
         yield config, request
     else:
+        _check_keys(config, request)
         yield config, request.get("", config._attn_implementation)
-        for key, value in request.items():
-            if key not in ("", *config.sub_configs) and _is_variant(value):
-                known = ", ".join(map(repr, sorted(config.sub_configs))) or "none"
-                raise OptionError(
-                    f"attn_implementation={{{key!r}: {value!r}}}: {type(config).__name__} has no sub-config "
-                    f"{key!r}; its sub-configs are {known}, and '' is the model itself"
-                )
     for key in config.sub_configs:
         if (sub_config := getattr(config, key, None)) is not None:
             current = sub_config._attn_implementation
             yield from _implementations(
                 sub_config, request.get(key, current) if isinstance(request, Mapping) else request
+            )
+
+
+def _check_keys(config: Any, request: Mapping[str, Any]) -> None:
+    """Raise if a dict asks for regard in a sub-config that does not exist, which Transformers ignores."""
+    for key, value in request.items():
+        if key not in ("", *config.sub_configs) and _is_variant(value):
+            known = ", ".join(map(repr, sorted(config.sub_configs))) or "none"
+            raise OptionError(
+                f"attn_implementation={{{key!r}: {value!r}}}: {type(config).__name__} has no sub-config "
+                f"{key!r}; its sub-configs are {known}, and '' is the model itself"
             )
 
 
