@@ -359,9 +359,10 @@ def test_a_dict_of_implementations_is_checked_and_applied_by_part():
         name: "regard" if name.startswith(text) else "sdpa" for name in implementations(model)
     }
     assert implementations(model) == expected("text_model")
-    model = COMPOSITES["EncoderDecoder"]()
-    model.set_attn_implementation({"encoder": "regard"})
-    assert implementations(model) == expected("encoder")
+    for part in ("encoder", "decoder"):
+        model = COMPOSITES["EncoderDecoder"]()
+        model.set_attn_implementation({part: "regard"})
+        assert implementations(model) == expected(part)
 
 
 def test_a_part_with_its_own_attention_is_refused_by_name():
@@ -398,4 +399,7 @@ def test_parts_and_models_on_regard_are_built_without_a_warning():
             hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE, projection_dim=16),
             attn_implementation="regard",
         )
-        COMPOSITES["EncoderDecoder"]().set_attn_implementation("regard")
+        model = COMPOSITES["EncoderDecoder"]()
+        model.set_attn_implementation("regard")
+        model.set_attn_implementation({"encoder": "eager", "decoder": "eager"})
+    assert set(implementations(model).values()) == {"eager"}

@@ -11,7 +11,7 @@ import functools
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,10 +26,16 @@ _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 def patch_transformers() -> None:
     """Patch three methods of `PreTrainedModel` and a setter of its config; later calls do nothing."""
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
-    if getattr(PreTrainedModel.set_attn_implementation, "_regard", False):
-        return
+    if not getattr(PreTrainedModel.set_attn_implementation, "_regard", False):
+        _patch_model()
+        _patch_config()
+
+
+def _patch_model() -> None:
+    from transformers import PreTrainedModel
+
     setter, checker = PreTrainedModel.set_attn_implementation, PreTrainedModel.get_correct_attn_implementation
     post_init = PreTrainedModel.post_init
 
@@ -37,7 +43,7 @@ def patch_transformers() -> None:
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **options: Any) -> Any:
         names = _check_request(self, attn_implementation)
         result = setter(self, attn_implementation, *args, **options)
-        _update_layer_configs(self, keep_sub_configs=isinstance(attn_implementation, Mapping))
+        _update_other_configs(self)
         for name in names:
             _warn_if_unused(self, name)
         return result
@@ -59,6 +65,15 @@ def patch_transformers() -> None:
         if name in REGISTERED and not _is_part_of_another_model(self):
             _warn_if_unused(self, name)
 
+    set_attn_implementation._regard = True  # type: ignore[attr-defined]
+    PreTrainedModel.set_attn_implementation = set_attn_implementation
+    PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
+    PreTrainedModel.post_init = checked_post_init
+
+
+def _patch_config() -> None:
+    from transformers import PreTrainedConfig
+
     implementation: Any = PreTrainedConfig._attn_implementation  # a property; loading a model sets it
 
     @implementation.setter
@@ -68,10 +83,6 @@ def patch_transformers() -> None:
         implementation.fset(self, value)
 
     PreTrainedConfig._attn_implementation = checked_implementation
-    set_attn_implementation._regard = True  # type: ignore[attr-defined]
-    PreTrainedModel.set_attn_implementation = set_attn_implementation
-    PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
-    PreTrainedModel.post_init = checked_post_init
 
 
 def _check_request(model: Any, request: Any) -> list[str]:
@@ -79,17 +90,23 @@ def _check_request(model: Any, request: Any) -> list[str]:
     implementations = {id(config): name for config, name in _implementations(model.config, request)}
     for name in implementations.values():
         _check_registered(name)
-    default = implementations[id(model.config)]  # also of parts whose config is no sub-config
+    part_of = _part_of_each_module(model, implementations)
     for part in _parts(model):
-        name = implementations.get(id(part.config), default)
+        name = implementations[id(part_of[id(part)].config)]
         if name in REGISTERED:
             _check_interface(part, name)
-    names = [name for name in dict.fromkeys(implementations.values()) if name in REGISTERED]
+    requested = _names(request)
+    names = [x for x in dict.fromkeys(implementations.values()) if x in REGISTERED and x in requested]
     for name in names:
         REGISTERED[name].check(model)
     if names:
         _add_model(model)
     return names
+
+
+def _names(request: Any) -> list[Any]:
+    """The names in a request: one, or those of a dict."""
+    return [n for x in request.values() for n in _names(x)] if isinstance(request, Mapping) else [request]
 
 
 def _implementations(config: Any, request: Any) -> Iterator[tuple[Any, Any]]:
@@ -147,17 +164,22 @@ def _parts(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def _update_layer_configs(model: nn.Module, *, keep_sub_configs: bool) -> None:
-    """Set the implementation also in configs that Transformers does not reach, but layers read.
+def _part_of_each_module(model: Any, configs: Collection[int]) -> dict[int, Any]:
+    """The innermost part around each module, by id, among the parts with one of these configs."""
+    parts = [part for part in _parts(model) if id(part.config) in configs]
+    return {id(module): part for part in parts for module in part.modules()}
 
-    `EncoderDecoderModel` and others give their parts new configs; the layers of the parts keep the old ones.
+
+def _update_other_configs(model: Any) -> None:
+    """Set the implementation in configs that are not sub-configs of the model's, but that layers read.
+
+    `EncoderDecoderModel` and others give their parts new configs; what is inside a part keeps the old one.
     """
-    parts = _parts(model)
-    kept = {id(c) for part in parts for c, _ in _implementations(part.config, {})} if keep_sub_configs else ()
-    part_of = {id(module): part for part in parts for module in part.modules()}  # the innermost part
+    sub_configs = {id(config) for config, _ in _implementations(model.config, {})}
+    part_of = _part_of_each_module(model, sub_configs)
     for module in model.modules():
         config: Any = module.__dict__.get("config")
-        if id(config) in kept or not hasattr(config, "_attn_implementation_internal"):
+        if id(config) in sub_configs or not hasattr(config, "_attn_implementation_internal"):
             continue
         name = part_of[id(module)].config._attn_implementation
         if name in REGISTERED or config._attn_implementation in REGISTERED:
