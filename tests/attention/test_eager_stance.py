@@ -120,3 +120,20 @@ def test_watch_inside_a_compiled_function_is_refused():
 
     with pytest.raises(OptionError, match="cannot begin inside a compiled function"):
         run(torch.randn(1, 1, 3, 4))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_code_that_is_first_compiled_inside_watch_runs_as_one_graph(monkeypatch):
+    """As in flex_attention: torch._dynamo is not imported when watch begins, so there is no stance yet."""
+    monkeypatch.setattr(watching.eager_stance, "_set", lambda: None)
+    torch._dynamo.reset()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def attention(x):
+        return F.scaled_dot_product_attention(x, x, x) + torch.softmax(x @ x.mT, -1) @ x
+
+    x = torch.randn(1, 2, 6, 8)
+    with watch() as seen:
+        out = attention(x)
+    assert torch.allclose(out, attention(x))
+    assert list(seen) == ["attend.0"]

@@ -193,6 +193,23 @@ def test_transformers_of_torch_are_seen_in_every_mode(mode):
     assert seen["decoder.layers.1.multihead_attn"].shape == (2, 2, 4, 5)
 
 
+@pytest.mark.parametrize("named", [True, False])
+@torch.no_grad()
+def test_nested_tensors_in_torchs_layers_are_refused_in_a_sentence(named):
+    """They run in torch's fused fast path only, which `watch` replaces by code that it can see."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)])
+    layer(x)
+    message = "a nested tensor .* watch .*to_padded_tensor.*src_key_padding_mask"
+    with pytest.raises(OptionError, match=message) as caught, watch(layer if named else None):
+        layer(x)
+    assert "\n" not in str(caught.value)
+    padded, lengths = x.to_padded_tensor(0.0), torch.tensor([3, 5])
+    with watch(layer) as seen:
+        out = layer(padded, src_key_padding_mask=torch.arange(5) >= lengths[:, None])
+    assert torch.allclose(out[0, :3], layer(x)[0], atol=1e-6) and list(seen) == ["self_attn"]
+
+
 # ----------------------------------------------------------------------------------------------- Hugging Face
 def llama(attention="sdpa"):
     transformers = pytest.importorskip("transformers")

@@ -3,6 +3,8 @@
 Covers watching.py, with test_watching.py.
 """
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,7 +112,7 @@ class Flex(nn.Module):
     [
         (
             HandWrittenAttention(),
-            r"0 computes softmax of a \(1, 2, 4, 4\) tensor itself.*attn_implementation=\"sdpa\"",
+            r"0 computes softmax of a \(1, 2, 4, 4\) tensor itself.*; call F\..* or regard.attend there",
         ),
         (
             Flex(),
@@ -244,3 +246,41 @@ def test_the_error_explains_hand_written_attention_beside_recorded_attention():
         net(torch.randn(2, 5, 8))
     with pytest.raises(OptionError, match="'1' was seen: 1 computes softmax of .* written out"):
         seen["1"]
+
+
+def test_printing_what_was_seen_says_why_it_is_empty():
+    net = nn.Sequential(HandWrittenAttention())
+    with regard.watch(net) as seen:
+        net(torch.randn(2, 5, 8))
+    assert re.fullmatch(r"nothing seen: 0 computes softmax of a \(2, .* written out; call F\..*", repr(seen))
+    assert seen.missed == {"0": repr(seen).removeprefix("nothing seen: ")}
+    with regard.watch(net) as seen:
+        pass
+    assert "nothing seen: no model ran" in repr(seen) and seen.missed == {}
+    layer = regard.MultiHead(8, 2)
+    with regard.watch(layer, on_call=lambda name, recorded: None) as seen:
+        layer(torch.randn(1, 5, 8))
+    assert repr(seen) == "nothing seen: on_call was given, so none of the 1 calls was kept"
+    assert seen.missed == {}
+
+
+@pytest.mark.parametrize("name", ["Llama", "Bloom"])
+def test_the_advice_for_a_hugging_face_model_works_for_that_model(name):
+    """Bloom has its own attention code: it takes neither sdpa nor regard."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    config = {
+        "Llama": transformers.LlamaConfig(
+            vocab_size=50, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+        ),
+        "Bloom": transformers.BloomConfig(vocab_size=50, hidden_size=8, n_layer=1, n_head=2),
+    }[name]
+    model = getattr(transformers, f"{name}Model")._from_config(config, attn_implementation="eager").eval()
+    with regard.watch(model) as seen:
+        out = model(torch.arange(3, 9)[None], output_attentions=True)
+    advice = {
+        "Llama": 'model.set_attn_implementation("regard")',
+        "Bloom": "BloomModel has its own attention code; model(…, output_attentions=True) gives its weights",
+    }[name]
+    for text in (repr(seen), *seen.missed.values()):
+        assert text.endswith(advice)
+    assert out.attentions[0].shape == (1, 2, 6, 6)

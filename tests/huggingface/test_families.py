@@ -125,6 +125,23 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
     assert len(set(ours[0].tolist())) > 4
 
 
+@pytest.mark.parametrize("cache", ["sliding_window", "hybrid"])
+@pytest.mark.parametrize("name", ["Mistral", "Gemma-2"])
+def test_older_names_of_sliding_caches_give_the_tokens_of_eager(name, cache):
+    model = model_in(BY_NAME[name])
+    inputs = BY_NAME[name].inputs(padded=True)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": cache}
+    assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
+
+
+def test_the_families_include_caches_with_sliding_full_and_both_kinds_of_layers():
+    """So the rows of the table cover them: 16 to 23 tokens are more than the window of 5."""
+    for name, sliding in {"Llama": {False}, "Mistral": {True}, "Gemma-2": {True, False}}.items():
+        config = model_of(name).config
+        for cache in (hf.DynamicCache(config=config), hf.StaticCache(config=config, max_cache_len=20)):
+            assert {"Sliding" in type(layer).__name__ for layer in cache.layers} == sliding
+
+
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "T5"])
 def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name, monkeypatch):
     """As on a GPU, where a decoding step does not read the cache's counter: the mask keeps it as a tensor."""
@@ -319,7 +336,7 @@ ROWS = [
     "padded batch",
     "training step",
     "watch",
-    "torch.compile",
+    "torch.compile (one graph; inductor: Llama)",
 ]
 
 

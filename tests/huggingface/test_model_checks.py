@@ -3,6 +3,8 @@
 Covers model_checks.py, and the errors of variants.py, changes.py and interface.py.
 """
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -16,6 +18,7 @@ from regard import Softmax, Sparsemax, Window
 from regard.attention import Prefix
 from regard.errors import OptionError, ShapeError
 from regard.huggingface import masks, register
+from regard.huggingface.changes import uses_interface
 from regard.huggingface.interface import make_attention
 from tests.huggingface.families import BY_NAME, llama, logits, model_of
 
@@ -128,6 +131,22 @@ def test_invalid_masks_are_refused_with_the_name_of_the_module():
         llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("name", ["Llama", "BERT", "T5"])
+def test_a_mask_of_the_wrong_shape_is_reported_with_the_shape_that_was_passed(name):
+    model = model_of(name).float().eval()
+    model.set_attn_implementation("regard")
+    inputs = BY_NAME[name].inputs()
+    for shape, message in (
+        ((2, 11, 11), r"shape \(2, 11, 11\); .*\(batch, Tk\) of 0 and 1.*pass attention_mask\[:, None\]"),
+        ((11,), r"shape \(11,\); "),
+        ((2, 1, 1, 11, 11), r"shape \(2, 1, 1, 11, 11\); "),
+        ((3, 11), r"shape \(3, 11\) for a batch of 2"),
+    ):
+        for mask in (torch.ones(shape), torch.zeros(shape).bool()):
+            with pytest.raises(ShapeError, match=message):
+                model(**inputs | {"attention_mask": mask})
+
+
 def test_other_bad_calls_are_refused_with_the_name_of_the_module():
     class Module(nn.Module):
         layer_idx = 3
@@ -211,3 +230,176 @@ def test_names_that_transformers_would_misread_and_unknown_variants_are_refused(
             register(name)
     with pytest.raises(OptionError, match=r"no variant is called 'regard-nope'; registered are .*regard"):
         llama("regard").set_attn_implementation("regard-nope")
+    for request in ("regard-nope", {"": "regard-nope"}):
+        with pytest.raises(
+            OptionError, match=r"no variant is called 'regard-nope'.*register\('regard-nope', …\)"
+        ):
+            hf.LlamaForCausalLM._from_config(
+                hf.LlamaConfig(**BY_NAME["Llama"].options), attn_implementation=request
+            )
+
+
+# ------------------------------------------------------------------------------------------- composite models
+TEXT = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.3,
+}
+IMAGE = {**TEXT, "image_size": 16, "patch_size": 4}
+SEQ2SEQ = BY_NAME["BART"].options
+
+
+def bert():
+    return hf.BertModel(hf.BertConfig(**TEXT))
+
+
+def bert_decoder():
+    return hf.BertLMHeadModel(hf.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True))
+
+
+def rag():
+    encoder = hf.DPRQuestionEncoder(hf.DPRConfig(**TEXT))
+    generator = hf.BartForConditionalGeneration(hf.BartConfig(**SEQ2SEQ))
+    return hf.RagSequenceForGeneration(question_encoder=encoder, generator=generator)
+
+
+COMPOSITES = {
+    "EncoderDecoder": lambda: hf.EncoderDecoderModel(encoder=bert(), decoder=bert_decoder()),
+    "EncoderDecoder, built from a config": lambda: hf.EncoderDecoderModel(
+        hf.EncoderDecoderConfig.from_encoder_decoder_configs(bert().config, bert_decoder().config)
+    ),
+    "VisionEncoderDecoder": lambda: hf.VisionEncoderDecoderModel(
+        encoder=hf.ViTModel(hf.ViTConfig(**IMAGE)), decoder=bert_decoder()
+    ),
+    "SpeechEncoderDecoder": lambda: hf.SpeechEncoderDecoderModel(
+        encoder=hf.Wav2Vec2Model(
+            hf.Wav2Vec2Config(
+                **TEXT, conv_dim=[8], conv_kernel=[4], conv_stride=[2], num_feat_extract_layers=1,
+                num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+            )
+        ),
+        decoder=bert_decoder(),
+    ),
+    "VisionTextDualEncoder": lambda: hf.VisionTextDualEncoderModel(
+        vision_model=hf.ViTModel(hf.ViTConfig(**IMAGE)), text_model=bert()
+    ),
+    "CLIP": lambda: hf.CLIPModel(hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE, projection_dim=16)),
+    "RAG": rag,
+}  # fmt: skip
+
+
+def implementations(model):
+    """The implementation that each attention module reads from its config."""
+    return {
+        name: module.config._attn_implementation
+        for name, module in model.named_modules()
+        if uses_interface(type(module))
+    }
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_every_attention_module_of_a_composite_model_is_switched(name):
+    register("regard-sparse", normalize=Sparsemax())
+    model = COMPOSITES[name]()
+    assert implementations(model)
+    for variant in ("regard", "regard-sparse", "eager", "regard", "sdpa"):
+        model.set_attn_implementation(variant)
+        assert set(implementations(model).values()) == {variant}
+
+
+@torch.no_grad()
+def test_a_variant_changes_the_encoder_of_a_composite_model_and_watch_sees_all_of_it():
+    register("regard-sparse", normalize=Sparsemax())
+    model = COMPOSITES["EncoderDecoder"]().eval()
+    ids = torch.arange(3, 21).view(2, 9)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids).triu(-4),
+        "decoder_input_ids": ids[:, :5],
+    }
+    outputs = {}
+    for variant in ("eager", "regard", "regard-sparse"):
+        model.set_attn_implementation(variant)
+        with regard.watch(model) as seen:
+            outputs[variant] = model(**inputs).encoder_last_hidden_state
+    assert torch.allclose(outputs["eager"], outputs["regard"], atol=1e-5)
+    assert (outputs["eager"] - outputs["regard-sparse"]).abs().max() > 0.01
+    assert set(seen) == set(implementations(model)) and not seen.missed
+    assert (seen["encoder.encoder.layer.1.attention.self"].weights() == 0).any()
+
+
+def test_a_dict_of_implementations_is_checked_and_applied_by_part():
+    bloom = hf.BloomModel(hf.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4))
+    with pytest.raises(OptionError, match="BloomModel has its own attention code"):
+        bloom.set_attn_implementation({"": "regard"})
+    model = COMPOSITES["CLIP"]()
+    with pytest.raises(OptionError, match="no variant is called 'regard-nope'"):
+        model.set_attn_implementation({"text_config": "regard-nope"})
+    with pytest.raises(
+        OptionError,
+        match="CLIPConfig has no sub-config 'text'; its sub-configs are 'text_config', 'vision_config'",
+    ):
+        model.set_attn_implementation({"text": "regard"})
+    with pytest.raises(OptionError, match="CLIPConfig has no sub-config 'text'; "):
+        hf.CLIPModel._from_config(
+            hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE), attn_implementation={"text": "regard"}
+        )
+    hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE, attn_implementation={"text_config": "regard"})
+    model.set_attn_implementation("sdpa")
+    model.set_attn_implementation({"text_config": "regard"})
+    expected = lambda text: {  # noqa: E731
+        name: "regard" if name.startswith(text) else "sdpa" for name in implementations(model)
+    }
+    assert implementations(model) == expected("text_model")
+    for part in ("encoder", "decoder"):
+        model = COMPOSITES["EncoderDecoder"]()
+        model.set_attn_implementation({part: "regard"})
+        assert implementations(model) == expected(part)
+
+
+def test_a_part_with_its_own_attention_is_refused_by_name():
+    encoder = hf.EncoderDecoderModel(encoder=bert(), decoder=bert_decoder())
+    encoder.encoder = hf.BloomModel(hf.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4))
+    for request in ("regard", {"": "regard"}):
+        with pytest.raises(OptionError, match="BloomModel has its own attention code"):
+            encoder.set_attn_implementation(request)
+
+
+def test_a_variant_that_no_attention_module_uses_is_reported():
+    config = lambda: hf.MambaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1)  # noqa: E731
+    with pytest.warns(
+        UserWarning, match="MambaForCausalLM: attn_implementation='regard' has no effect: it has no"
+    ):
+        hf.MambaForCausalLM._from_config(config(), attn_implementation="regard")
+    with pytest.warns(UserWarning, match="'regard' has no effect: it has no attention module"):
+        hf.MambaModel(config()).set_attn_implementation("regard")
+    parts = {"encoder": bert(), "decoder": bert_decoder()}
+    composite = hf.EncoderDecoderConfig.from_encoder_decoder_configs(
+        *(part.config for part in parts.values())
+    )
+    composite._attn_implementation_internal = "regard"
+    with pytest.warns(
+        UserWarning, match=r"no effect: encoder\S* runs on 'sdpa'; model.set_attn_implementation"
+    ):
+        hf.EncoderDecoderModel(composite, **parts)
+
+
+def test_parts_and_models_on_regard_are_built_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        hf.CLIPModel._from_config(
+            hf.CLIPConfig(text_config=TEXT, vision_config=IMAGE, projection_dim=16),
+            attn_implementation="regard",
+        )
+        model = COMPOSITES["EncoderDecoder"]()
+        model.set_attn_implementation("regard")
+        model.set_attn_implementation({"encoder": "eager", "decoder": "eager"})
+    assert set(implementations(model).values()) == {"eager"}

@@ -185,6 +185,16 @@ def subtract_row_max(bias: Tensor) -> Tensor:
     return bias - torch.where(top.isfinite(), top, 0.0)
 
 
+def dense_shape(call: Call, with_mask: bool = True) -> list[int]:
+    """The shape of mask and bias as one dense tensor, (..., Tq or 1, Tk or 1); computes four pairs of it."""
+    corner = call.grid(slice(0, 2), slice(0, 2))
+    parts = [call.mask.allowed(corner)] if with_mask and call.mask is not None else []
+    if call.bias is not None:
+        parts.append(call.bias.values(corner, call.query[..., :2, :]))
+    *batch_and_heads, rows, columns = torch.broadcast_shapes(*(part.shape for part in parts))
+    return [*batch_and_heads, 1 if rows == 1 else call.Tq, 1 if columns == 1 else call.Tk]
+
+
 def readable(x: Tensor) -> Tensor:
     """Return x, copied if its last axis is not contiguous or its negation is lazy."""
     x = x.resolve_neg()

@@ -36,6 +36,8 @@ class _Interceptor(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
+        if torch.compiler.is_compiling():  # code that is first compiled inside `watch`: leave it as it is
+            return func(*args, **kwargs)
         self.functions_seen += 1
         convert = CONVERTERS.get(func)
         if convert is not None:
@@ -57,6 +59,14 @@ def interception() -> Iterator[None]:
     _thread.depth = depth + 1
     try:
         yield
+    except AssertionError as error:
+        if "NestedTensor outside of its fast path" in str(error) and "torch_function" in str(error):
+            raise OptionError(
+                "torch's layers take a nested tensor only in their fused fast path, which watch and "
+                "intervene cannot see; pass x.to_padded_tensor(0.0) and a key_padding_mask "
+                "(src_key_padding_mask in nn.TransformerEncoder)"
+            ) from error
+        raise
     finally:
         _thread.depth -= 1
         if not _thread.depth:
@@ -139,7 +149,8 @@ def _note_unrecorded(func: Any, args: tuple, kwargs: dict) -> None:
         if isinstance(x, Tensor) and x.ndim > 2:
             for watch in watching.interception_targets():
                 path = watch.current_path() or "the model"
-                watch.softmaxes.setdefault(path, f"softmax of a {tuple(x.shape)} tensor")
+                if path not in watch.softmaxes:
+                    watch.softmaxes[path] = _hand_written(path, x)
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
         for watch in watching.interception_targets():
             watch.missed[watch.current_path() or "the model"] = (
@@ -148,18 +159,51 @@ def _note_unrecorded(func: Any, args: tuple, kwargs: dict) -> None:
             )
 
 
+def _hand_written(path: str, x: Tensor) -> str:
+    """Report a softmax that looks like attention, with advice for the kind of model that runs."""
+    model = _running_hugging_face_model()
+    if model is None:
+        advice = "call F.scaled_dot_product_attention or regard.attend there"
+    elif model._can_set_attn_implementation():
+        advice = (
+            'call model.set_attn_implementation("sdpa"), '
+            'or regard.huggingface.register() and model.set_attn_implementation("regard")'
+        )
+    else:
+        advice = (
+            f"{type(model).__name__} has its own attention code; "
+            "model(…, output_attentions=True) gives its weights"
+        )
+    what = f"softmax of a {tuple(x.shape)} tensor"
+    return f"{path} computes {what} itself, which looks like attention written out; {advice}"
+
+
+def _running_hugging_face_model() -> Any:
+    """The innermost Hugging Face model that runs, found on the call stack; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is torch.nn.Module._call_impl.__code__:
+            module = frame.f_locals["self"]
+            if hasattr(module, "_can_set_attn_implementation"):
+                return module
+        frame = frame.f_back
+    return None
+
+
 # ------------------------------------------------------------------------------------------------------- SDPA
 def _from_sdpa(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
+    attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Call:
     """The arguments of `F.scaled_dot_product_attention` as a call."""
+    if attn_mask is not None and not isinstance(attn_mask, Tensor):  # a ModelMask of regard.huggingface
+        attn_mask = attn_mask.tensor()
     mask: Mask | None = Causal(offset=0) if is_causal else None
     bias = None
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -33,7 +33,7 @@ def tracer(*tensors: Tensor) -> str | None:
     if is_compiling():
         return "torch.compile traces this call"
     if _len_torch_dispatch_stack():
-        return "a dispatch mode (fake tensors, make_fx, a counter) watches this call"
+        return "a dispatch mode (fake tensors, make_fx, a FLOP counter) watches this call"
     if _get_tracing_state() is not None:
         return "torch.jit traces this call"
     for x in tensors:

@@ -143,7 +143,7 @@ class Observer:
         self.wanted: dict[str, bool] = {}  # whether `only` matches, by name
         self.left_out: dict[str, None] = {}  # names of calls that `only` does not match
         self.missed: dict[str, str] = {}  # attention that ran and could not be recorded, and why
-        self.softmaxes: dict[str, str] = {}  # calls of softmax that may be hand-written attention
+        self.softmaxes: dict[str, str] = {}  # softmaxes that may be hand-written attention, and what to do
         self.anything_ran = True
         self.compiled_inside = False
 
@@ -212,7 +212,7 @@ class Observer:
                 f"{self.verb} the model from before scripting"
             )
         if self.softmaxes:
-            return self.hand_written(next(iter(self.softmaxes)))
+            return next(iter(self.softmaxes.values()))
         if not self.anything_ran:
             return (
                 f"no model ran inside {self.verb}, or it ran in another thread; call it inside the with block"
@@ -220,13 +220,6 @@ class Observer:
         return (
             f"no attention ran; {self.verb} sees regard.attend, F.scaled_dot_product_attention and "
             f"nn.MultiheadAttention in the thread in which {self.verb} is active"
-        )
-
-    def hand_written(self, name: str) -> str:
-        return (
-            f"{name} computes {self.softmaxes[name]} itself, which looks like attention written out; "
-            "call F.scaled_dot_product_attention or regard.attend there (in Hugging Face models: "
-            'attn_implementation="sdpa" or "regard")'
         )
 
 
@@ -250,6 +243,11 @@ class _Watch(Observer):
         self.seen = Seen(self)
         self.on_call_count = 0
         self.copies: Copies = {}
+
+    def why_empty(self) -> str:
+        if self.on_call_count:
+            return f"on_call was given, so none of the {self.on_call_count} calls was kept"
+        return super().why_empty()
 
     def add(self, name: str, call: Call) -> None:
         """Keep a copy of the call, or pass the call to `on_call`."""
@@ -412,16 +410,17 @@ class Seen(Mapping[str, Recorded]):
     @property
     def missed(self) -> dict[str, str]:
         """Attention that ran and could not be recorded: name of the module → reason."""
-        return dict(self._watch.missed)
+        watch = self._watch
+        if self._calls or watch.missed or watch.left_out or watch.on_call_count:
+            return dict(watch.missed)
+        return dict(watch.softmaxes)  # nothing else ran that may be the model's attention
 
     def _why_missing(self, name: str) -> str:
         watch, not_seen = self._watch, f"nothing called {name!r} was seen"
         if name in watch.missed:
             return f"{not_seen}: {watch.missed[name]}"
         if name in watch.softmaxes:
-            return f"{not_seen}: {watch.hand_written(name)}"
-        if watch.on_call is not None:
-            return f"{not_seen}: on_call was given, so none of the {watch.on_call_count} calls was kept"
+            return f"{not_seen}: {watch.softmaxes[name]}"
         if self._calls:
             left_out = f"; only={watch.only} left out {', '.join(watch.left_out)}" if watch.left_out else ""
             missed = "".join(f"; {path} was missed: {why}" for path, why in list(watch.missed.items())[:3])
@@ -476,4 +475,4 @@ class Seen(Mapping[str, Recorded]):
     def __repr__(self) -> str:
         lines = [f"{name}: {len(calls)} × {calls[-1]!r}" for name, calls in self._calls.items()]
         lines += [f"{name}: not seen, {why}" for name, why in self._watch.missed.items()]
-        return "\n".join(lines) or "nothing seen"
+        return "\n".join(lines) or f"nothing seen: {self._watch.why_empty()}"

@@ -215,7 +215,8 @@ def _read_tensor_mask(module: nn.Module, mask: Any, softcap: float | None, *, al
         return _MaskAndBias(Dense(mask), aligned=aligned)
     if softcap is None:
         return _MaskAndBias(bias=DenseBias(mask), aligned=aligned)
-    # The model adds its mask after the soft cap, regard adds a bias before it; 0 and −∞ act alike.
+    # The model adds its mask after the soft cap, regard adds a bias before it: only 0 and −∞ have the same
+    # effect in both places.
     hidden = mask <= torch.finfo(mask.dtype).min / 2
     if tracer(mask) is not None or bool(((mask != 0) & ~hidden).any()):
         raise OptionError(
@@ -226,9 +227,9 @@ def _read_tensor_mask(module: nn.Module, mask: Any, softcap: float | None, *, al
 
 
 def _is_cross(module: nn.Module) -> bool:
-    """Whether a bidirectional module is cross-attention, judged by its flags and names.
+    """Whether the flags or names of a bidirectional module say that it is cross-attention.
 
-    Equal lengths do not rule it out: source and target may have the same length.
+    The lengths cannot say it: source and target may be equally long.
     """
     return getattr(module, "is_decoder", False) or _is_named_cross(module)
 

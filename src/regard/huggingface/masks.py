@@ -21,6 +21,7 @@ from transformers import masking_utils
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.position_masks import Causal, Documents, Padding, Prefix, Window
 from regard.attention.tracing import statically_true, tracer
+from regard.errors import ShapeError
 
 MaskFunction = Callable[..., Any]
 
@@ -172,6 +173,8 @@ def make_mask(
     """The mask of one forward pass as a `ModelMask`; called by `AttentionMaskInterface`."""
     if isinstance(attention_mask, ModelMask):  # made earlier by generate, for a static cache
         return attention_mask
+    if attention_mask is not None:
+        _check_padding_mask(attention_mask, batch_size)
     if isinstance(q_offset, Tensor) and _may_read(q_offset, q_length):
         q_offset = int(q_offset)
     request = MaskRequest(batch_size, q_length, kv_length, q_offset, kv_offset, device, use_vmap)
@@ -305,6 +308,16 @@ def _evaluate(function: MaskFunction, request: MaskRequest) -> Tensor:
     )  # fmt: skip
     assert allowed is not None
     return allowed
+
+
+def _check_padding_mask(mask: Tensor, batch: int) -> None:
+    """Check the mask of a caller; Transformers passes a 4-D one directly to the layers."""
+    shape = "attention_mask is (batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk)"
+    if mask.ndim != 2:
+        fix = "; pass attention_mask[:, None]" if mask.ndim == 3 else ""
+        raise ShapeError(f"attention_mask has the shape {tuple(mask.shape)}; {shape}{fix}")
+    if not torch.compiler.is_compiling() and len(mask) not in (1, batch):
+        raise ShapeError(f"attention_mask has the shape {tuple(mask.shape)} for a batch of {batch}; {shape}")
 
 
 def _padding(is_token: Tensor, request: MaskRequest) -> list[Mask]:

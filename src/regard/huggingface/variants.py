@@ -37,7 +37,7 @@ def register(
     if not isinstance(name, str) or not re.fullmatch(rf"{NAME}(-[A-Za-z0-9_.-]+)?", name):
         raise OptionError(
             f"the name must be {NAME!r} or begin with '{NAME}-', then letters, digits, '-', '_' and '.', "
-            f"so that Transformers cannot mistake it, got {name!r}"
+            f"so that it cannot clash with a name of Transformers, got {name!r}"
         )
     _check_transformers()
     changes = Changes({"energy": energy, "mask": mask, "bias": bias, "normalize": normalize}, layers)

@@ -122,7 +122,7 @@ class VisibleKeys:
 
 
 def _visible_keys(call: Call) -> VisibleKeys:
-    """Copies: the mask's tensors may change before the backward pass."""
+    """The mask as `VisibleKeys`, copied because its tensors may change before the backward pass."""
     if call.mask is None:
         return VisibleKeys()
     ranges = call.mask.key_ranges(call.Tq, call.Tk, call.query.device)

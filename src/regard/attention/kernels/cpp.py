@@ -1,7 +1,8 @@
 """The C++ kernel for CPUs: softmax attention with dot-product, distance or additive energies.
 
-It has a backward pass, memory linear in T, and skips keys outside the mask. It is compiled on first use (the
-result is cached), so it is optional; `REGARD_NATIVE=0` disables it.
+It has a backward pass. If the mask is one range of keys per query, it skips all other keys, and its memory is
+linear in T; any other mask becomes a dense bias. It is compiled on first use (the result is cached), so it is
+optional; `REGARD_NATIVE=0` disables it.
 """
 
 from __future__ import annotations
@@ -39,28 +40,33 @@ class Cpp(Kernel):
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         pairs = call.pairs
         features = call.energy.pair_features(call.query.shape[-1])
-        if pairs < 1 << 14 if call.energy.form == "dot" else pairs * features < 1 << 16:
+        too_few = pairs < 1 << 14 if call.energy.form == "dot" else pairs * features < 1 << 16
+        if too_few:
             return f"{pairs} pairs are too few to gain from it"
         if pairs < 1 << 18 and sdpa.Sdpa().refuses(call, machine) is None:
             return f"for {pairs} pairs SDPA is as fast"
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
-        energy = type(call.energy).__name__
-        return f"{energy} with softmax, C++ compiled for this CPU, keys outside the mask skipped"
+        what = f"{type(call.energy).__name__} with softmax, C++ compiled for this CPU"
+        if call.mask is None:
+            return what
+        return f"{what}, {'the mask as a dense bias' if _has_dense_mask(call) else 'masked keys skipped'}"
 
     def memory(self, call: Call, machine: Machine) -> int:
         """Key ranges and ALiBi slopes need no memory; every other mask or bias becomes a dense tensor."""
-        rows = call.sequences * call.heads * call.Tq * 4
-        if call.bias is None or type(call.bias) is ALiBi:
+        rows, dense_mask = call.sequences * call.heads * call.Tq * 4, _has_dense_mask(call)
+        if not dense_mask and (call.bias is None or _plain_alibi(call) is not None):
             return rows
-        return rows + call.Tq * call.Tk * 4 * call.heads
+        copies = 1 if call.bias is None else 2  # the bias, and the bias divided by the temperature or masked
+        batch_and_heads = kernel_inputs.dense_shape(call, with_mask=dense_mask)[:-2]
+        return rows + copies * 4 * math.prod(batch_and_heads) * call.Tq * call.Tk
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         start, stop, allowed = _ranges(call)
         slopes, bias = None, None
-        if type(call.bias) is ALiBi and call.bias.offset is None and allowed is None:
-            slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu")
+        if allowed is None and (alibi := _plain_alibi(call)) is not None:
+            slopes = torch.tensor(alibi.slopes, dtype=torch.float32, device="cpu")
             slopes = slopes.expand(call.heads) / call.temperature
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
@@ -85,8 +91,18 @@ class Cpp(Kernel):
         return call.split_batch(out)  # type: ignore[arg-type]
 
 
+def _has_dense_mask(call: Call) -> bool:
+    """Whether the mask is not one range of keys per query."""
+    return call.mask is not None and call.mask.key_ranges(call.Tq, call.Tk, call.query.device) is None
+
+
+def _plain_alibi(call: Call) -> ALiBi | None:
+    """The bias if it is ALiBi without an offset, which the kernel computes from its slopes."""
+    return call.bias if type(call.bias) is ALiBi and call.bias.offset is None else None
+
+
 def _ranges(call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
-    """First key and last key + 1 of each query, (B or 1, Tq); the allowed pairs if not ranges."""
+    """Key range [start, stop) of each query, (B or 1, Tq); and a dense mask if there is no such range."""
     all_keys = [torch.full((1, call.Tq), n, dtype=torch.int32, device="cpu") for n in (0, call.Tk)]
     if call.mask is None:
         return *all_keys, None  # type: ignore[return-value]
@@ -119,7 +135,10 @@ def _dense_bias(start: Tensor, stop: Tensor, Tk: int, bias: Tensor | None, slope
 
 
 class _Dot(torch.autograd.Function):
-    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v per query's keys; or −‖q − k‖² for q kᵀ."""
+    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's key range.
+
+    energy="distance" uses −‖q − k‖² instead of q kᵀ.
+    """
 
     @staticmethod
     def forward(

@@ -93,8 +93,12 @@ class Sdpa(Kernel):
         rows = call.sequences * call.heads * call.Tq * 4
         if call.bias is None and (call.mask is None or is_torch_causal(call)):
             return rows
-        pair_bytes = 1 if call.bias is None else call.query.element_size() * call.heads
-        return rows + call.Tq * call.Tk * pair_bytes
+        size = call.query.element_size()
+        if call.bias is None:
+            size += 1  # torch converts a boolean mask to the dtype of the queries
+        elif call.mask is not None or call.bias_may_mask:
+            size *= 2  # the bias, and the bias masked or minus its row maximum
+        return rows + size * math.prod(kernel_inputs.dense_shape(call))
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
