@@ -86,6 +86,25 @@ def test_flex_is_not_chosen_while_a_cuda_graph_is_captured():
     assert "captured" in choice.not_used["flex"]
 
 
+@pytest.mark.parametrize(("T", "position"), [(40, -1), (2048, 0)])
+def test_sdpa_on_hopper_tries_cudnn_last_for_short_sequences_and_first_for_long_ones(
+    T, position, monkeypatch
+):
+    """By itself torch tries cuDNN first there, which makes a plan for every new shape."""
+    before, orders = torch._C._get_sdp_priority_order(), []
+
+    def record(q, *_, **__):
+        orders.append(torch._C._get_sdp_priority_order())
+        return q
+
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", record)
+    sdpa.Sdpa().run(call(T), H200)
+    assert orders[0][position] == int(torch._C._SDPBackend.CUDNN_ATTENTION)
+    assert torch._C._get_sdp_priority_order() == before
+    sdpa.Sdpa().run(call(T), Machine("cpu"))
+    assert orders[1] == before
+
+
 def test_sdpa_backends_are_listed_in_order_of_preference():
     def names(machine, **options):
         return sdpa.backends(call(**options), machine)

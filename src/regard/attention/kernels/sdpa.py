@@ -36,11 +36,13 @@ FUSED = {
 }
 
 
-# The backends as torch numbers them, in order of preference.
-CUDNN_FIRST = [
-    int(getattr(torch._C._SDPBackend, n))
-    for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
-]
+def _order(*names: str) -> list[int]:
+    """Backends as torch numbers them."""
+    return [int(getattr(torch._C._SDPBackend, name)) for name in names]
+
+
+CUDNN_FIRST = _order("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+CUDNN_LAST = _order("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH", "CUDNN_ATTENTION")
 
 
 class Sdpa(Kernel):
@@ -128,9 +130,11 @@ class Sdpa(Kernel):
 
 
 def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
-    """torch's SDPA, with cuDNN preferred where it is the best backend."""
+    """torch's SDPA; on a GPU with our order of backends, since torch prefers cuDNN on Hopper for any length."""
+    if machine.kind != "cuda":
+        return scaled_dot_product_attention
     cudnn_first = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
-    return _with_cudnn_first if cudnn_first else scaled_dot_product_attention
+    return _sdpa_cudnn_first if cudnn_first else _sdpa_cudnn_last
 
 
 def _plain_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut:
@@ -244,9 +248,9 @@ def why_not_tiles(call: Call, machine: Machine) -> str | None:
 def backends(call: Call, machine: Machine) -> list[str]:
     """The SDPA backends to try on a GPU, best first.
 
-    cuDNN is fastest, 1.75 × flash on Hopper, but makes a plan for each new shape (half a second by public
-    reports). Batches of sentences have a new shape at almost every step, so it is used for long sequences
-    only.
+    cuDNN is fastest, 1.75 × flash on Hopper, but makes a plan for each new shape (25 to 35 ms for each pass,
+    by public reports). Batches of sentences have a new shape at almost every step, so it is used for long
+    sequences only.
     """
     if machine.kind != "cuda":
         return []
@@ -316,14 +320,21 @@ def _sdpa(
     return _second_derivatives(sdpa(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped))
 
 
-def _with_cudnn_first(*args: Any, **options: Any) -> Tensor:
-    """SDPA that prefers cuDNN. torch.nn.attention.sdpa_kernel does the same and takes ten times as long."""
-    before = torch._C._get_sdp_priority_order()
-    torch._C._set_sdp_priority_order(CUDNN_FIRST)
-    try:
-        return scaled_dot_product_attention(*args, **options)
-    finally:
-        torch._C._set_sdp_priority_order(before)
+def _sdpa_in_order(order: list[int]) -> Callable[..., Tensor]:
+    """SDPA that tries backends in this order; torch.nn.attention.sdpa_kernel takes ten times as long."""
+
+    def sdpa(*args: Any, **options: Any) -> Tensor:
+        before = torch._C._get_sdp_priority_order()
+        torch._C._set_sdp_priority_order(order)
+        try:
+            return scaled_dot_product_attention(*args, **options)
+        finally:
+            torch._C._set_sdp_priority_order(before)
+
+    return sdpa
+
+
+_sdpa_cudnn_first, _sdpa_cudnn_last = _sdpa_in_order(CUDNN_FIRST), _sdpa_in_order(CUDNN_LAST)
 
 
 def _second_derivatives(out: Tensor) -> Tensor:
