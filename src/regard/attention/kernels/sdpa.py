@@ -130,7 +130,7 @@ class Sdpa(Kernel):
 
 
 def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
-    """torch's SDPA; on a GPU with our order of backends, since torch prefers cuDNN on Hopper for any length."""
+    """torch's SDPA; on a GPU in our order of backends: on Hopper, torch always tries cuDNN first."""
     if machine.kind != "cuda":
         return scaled_dot_product_attention
     cudnn_first = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
