@@ -87,9 +87,7 @@ def test_flex_is_not_chosen_while_a_cuda_graph_is_captured():
 
 
 @pytest.mark.parametrize(("T", "cudnn_first"), [(40, False), (2048, True)])
-def test_sdpa_on_hopper_tries_cudnn_last_for_short_sequences_and_first_for_long_ones(
-    T, position, monkeypatch
-):
+def test_sdpa_on_hopper_tries_cudnn_first_for_long_sequences_only(T, cudnn_first, monkeypatch):
     """By itself torch tries cuDNN first there, which makes a plan for every new shape."""
     before, orders = torch._C._get_sdp_priority_order(), []
 
