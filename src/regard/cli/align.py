@@ -227,7 +227,7 @@ class OutputOptions(OptionGroup):
 PairOfTexts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SOURCE TARGET]",
+        metavar="SOURCE TARGET",
         help="A text and its translation; after -i, files. Default: standard input.",
     ),
 ]
@@ -254,9 +254,9 @@ def command(
 
     Examples:
 
-        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --show
+        regard align "Tom is here ." "Tom ist hier ." --model runs/small --show
 
-        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --picture tom.svg
+        regard align "Tom is here ." "Tom ist hier ." --picture tom.svg
 
         regard align -i test.en test.de --model runs/small -o links.txt
 

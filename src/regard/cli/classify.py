@@ -57,17 +57,17 @@ def command(
 
         regard classify "a film to remember" --model runs/sst2
 
-        regard classify "a film to remember" --attention --model runs/sst2-attention
+        regard classify "a film to remember" --attention
 
-        regard classify "a film to remember" --picture film.svg --model runs/sst2-attention
+        regard classify "a film to remember" --picture film.svg
 
-        regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
+        regard classify -i reviews.csv --column review -o labelled.csv
 
-        regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
+        regard classify -i reviews.jsonl --field review --top 2 -o labels.jsonl
 
-        regard classify recording.npy --model FOLDER   # a model of sequences of numbers
+        regard classify recording.npy --model FOLDER   # sequences of numbers
 
-        zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
+        zcat big.gz | regard classify | cut -f 1 | sort | uniq -c
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job

@@ -74,11 +74,11 @@ def command(
 
         regard distill runs/small small-student
 
-        regard distill runs/small small-student distillation.targets=both distillation.beam=8
+        regard distill runs/small small-student distillation.beam=8
 
-        regard distill runs/small small-student --only-translate -o distilled.tsv
+        regard distill runs/small small-student --only-translate -o pairs.tsv
 
-        regard train small-student 'data.train=["distilled.tsv"]'
+        regard train small-student 'data.train=["pairs.tsv"]'
     """
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
     from regard.models.catalog import find_model

@@ -15,7 +15,7 @@ from regard.cli.option_groups import grouped
 def command(
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
+        typer.Argument(metavar="TEXT", help="Texts; after -i, more files. Default: standard input."),
     ] = None,
     *,
     model: Annotated[
@@ -42,9 +42,9 @@ def command(
 
         regard embed -i sentences.txt --model runs/embed-tatoeba -o vectors.npy
 
-        regard embed -i papers.csv --column abstract --model minilm -o vectors.npy
+        regard embed -i papers.csv --column abstract --model minilm -o vec.npy
 
-        zcat big.gz | regard embed --json --model minilm | gzip > vectors.jsonl.gz
+        zcat big.gz | regard embed --json --model minilm | gzip > vec.jsonl.gz
     """
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.errors import OptionError

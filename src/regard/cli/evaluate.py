@@ -116,7 +116,7 @@ def command(
 
         regard evaluate runs/small --data test.en --data test.de
 
-        regard evaluate runs/small --against runs/multi30k-en-de    # significance of the difference
+        regard evaluate runs/small --against runs/other    # significance
     """
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate

@@ -98,11 +98,11 @@ def command(
 
     Examples:
 
-        regard faithfulness runs/sst2-attention --limit 200 --report faithfulness.html
+        regard faithfulness runs/sst2-attention --report faithfulness.html
 
         regard faithfulness runs/sst2-attention --text "a film to remember"
 
-        regard faithfulness runs/sst2-attention --other-seed seed-2 --other-seed seed-3
+        regard faithfulness runs/sst2-attention --other-seed seed-2
     """
     from regard.evaluation.explanation.explained_models import explained_model
     from regard.evaluation.explanation.faithfulness import faithfulness

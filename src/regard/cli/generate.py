@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Prompts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TEXT]...",
+        metavar="TEXT",
         help="Prompts; after -i, more files. Default: standard input, as one prompt.",
     ),
 ]
@@ -87,9 +87,9 @@ def command(
 
         regard generate "To be, or" --model runs/shakespeare
 
-        regard generate "ROMEO:" --model runs/shakespeare --seed 1 --count 3 --json
+        regard generate "ROMEO:" --model runs/shakespeare --count 3 --json
 
-        regard generate "To be, or" --model runs/shakespeare --length 8 --picture be.html --layer 2
+        regard generate "To be, or" --length 8 --picture be.html --layer 2
 
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """

@@ -24,7 +24,7 @@ def command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             help="Text (a document per line), .csv, .tsv, .jsonl, also .gz and .xz; or folders of .txt "
             "files.",
         ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as for `regard index`, or an index."),
+        typer.Argument(metavar="FILE|INDEX", help="Texts to label, as for `regard index`, or an index."),
     ],
     *,
     documents: DocumentOptions,
@@ -58,7 +58,7 @@ def command(
 
         regard label questions.txt --examples few.tsv -o review.tsv
 
-        regard label questions.txt --examples few.tsv --examples review.tsv -o review-2.tsv
+        regard label questions.txt --examples review.tsv -o review-2.tsv
 
         regard label review-2.tsv --take 0.9 -o train.tsv
     """

@@ -72,7 +72,7 @@ def option(*names: str, **settings: Any) -> Any:
 
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
+    typer.Argument(metavar="TEXT", help="Texts; after -i, more files. Default: standard input."),
 ]
 Model = Annotated[
     Path | None,

@@ -20,7 +20,7 @@ WIDTH = 100  # characters of a document that are printed
 def command(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder written by `regard index`.")],
     query: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Queries; or lines of -i.")
+        list[str] | None, typer.Argument(metavar="QUERY", help="Queries; or lines of -i.")
     ] = None,
     files: Annotated[
         list[Path] | None,

@@ -102,7 +102,7 @@ class ServiceOptions(OptionGroup):
 def command(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="A model folder, a run, or a search index."),
+        typer.Argument(metavar="FOLDER", help="A model folder, a run, or a search index."),
     ] = None,
     *,
     model: Annotated[

@@ -97,17 +97,17 @@ def command(
 
     Examples:
 
-        regard tag "Ada Lovelace met Charles Babbage in London." --model runs/wnut17
+        regard tag "Ada Lovelace lived in London." --model runs/wnut17
 
-        regard tag "Ada met Bob." --model runs/wnut17-minilm --picture heads.svg --view grid
+        regard tag "Ada met Bob." --model runs/wnut17-minilm --picture tag.svg
 
         regard tag -i tweets.txt --model runs/wnut17 -o spans.jsonl
 
         regard tag -i test.conll.gz --model runs/wnut17 -o tagged.conll
 
-        regard tag -i test.tsv --conll --column 2 --model runs/wnut17 -o tagged.conll
+        regard tag -i test.tsv --conll --column 2 -o tagged.conll
 
-        zcat tweets.jsonl.gz | regard tag --field text --json --model runs/wnut17 | head
+        zcat tweets.jsonl.gz | regard tag --field text --json | head
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_outputs, run_job

@@ -144,13 +144,13 @@ def command(
 
         regard translate "Where is my book?" --model runs/small
 
-        regard translate "Where is my book?" --model runs/small --picture book.svg --layer 1
+        regard translate "Where is my book?" --picture book.svg
 
         regard translate -i sentences.txt --model runs/small -o translations.txt
 
-        regard translate -i reviews.csv --column review --model runs/small -o translated.csv
+        regard translate -i reviews.csv --column review -o translated.csv
 
-        zcat big.gz | regard translate --model runs/small --beam 4 | gzip > translated.gz
+        zcat big.gz | regard translate --beam 4 | gzip > translated.gz
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, output_format
