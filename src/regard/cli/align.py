@@ -262,11 +262,11 @@ def command(
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder
     from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
     from regard.pipelines.alignment_head import AlignmentHead
     from regard.pipelines.word_links import LinkSelection
-    from regard.training.distributed import pick_device
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)

@@ -69,13 +69,13 @@ def command(
 
         zcat big.gz | regard classify | cut -f 1 | sort | uniq -c
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.pipelines.classify import truncate
     from regard.pipelines.classify_file import make_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
-    from regard.training.distributed import pick_device
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])

@@ -123,10 +123,10 @@ def _print_times(options: LayerOptions, output: TimeOptions, lengths: list[int])
     from rich.console import Console
     from rich.table import Table
 
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import report
     from regard.evaluation.layer_time import time_by_length
     from regard.pictures.picture import check_picture_path
-    from regard.training.distributed import pick_device
 
     path = None if output.picture is None else check_picture_path(output.picture)
     times = time_by_length(

@@ -46,12 +46,12 @@ def command(
 
         zcat big.gz | regard embed --json --model minilm | gzip > vec.jsonl.gz
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.errors import OptionError
     from regard.pipelines.embed_file import EmbedJob, EmbedOptions
     from regard.pipelines.job import File
     from regard.search.embedders import load_embedder
-    from regard.training.distributed import pick_device
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     source, _ = open_input(text or [], input)

@@ -118,10 +118,10 @@ def command(
 
         regard evaluate runs/small --against runs/other    # significance
     """
+    from regard.attention.devices import pick_device
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     check_folders(output.plot, output.output)
     other = _other_system(against, device)
@@ -148,8 +148,8 @@ def command(
 
 def _other_system(against: Path | None, device: str) -> Any:
     """The model, or the file, that --against names; None without it."""
+    from regard.attention.devices import pick_device
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     if against is None or against.is_file():
         return against

@@ -104,11 +104,11 @@ def command(
 
         regard faithfulness runs/sst2-attention --other-seed seed-2
     """
+    from regard.attention.devices import pick_device
     from regard.evaluation.explanation.explained_models import explained_model
     from regard.evaluation.explanation.faithfulness import faithfulness
     from regard.evaluation.explanation.inputs import load_inputs
     from regard.evaluation.explanation.report import check_folder
-    from regard.training.distributed import pick_device
 
     texts.check()
     if output.report is not None:
@@ -135,10 +135,10 @@ def _extra_results(
     inputs: Inputs, drawn: list[str], texts: TextOptions, measures: MeasureOptions, device: str
 ) -> dict[str, Any]:
     """Return the results of --other-seed and --diagnostic."""
+    from regard.attention.devices import pick_device
     from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
     from regard.evaluation.explanation.seed_variance import seed_variance
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     results: dict[str, Any] = {}
     if measures.other_seed:

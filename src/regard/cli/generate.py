@@ -93,13 +93,13 @@ def command(
 
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, run_job
     from regard.decoding.limits import Limits
     from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
     from regard.pipelines.input import Source
     from regard.pipelines.job import fingerprint
-    from regard.training.distributed import pick_device
 
     interactive = not input.files and str(output) == "-"
     if pictures.check_options(picture, text or [] if interactive else None):

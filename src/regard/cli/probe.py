@@ -44,12 +44,12 @@ def command(
 
         regard probe gpt2-folder --data sentences.txt --json
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import report
     from regard.errors import OptionError
     from regard.evaluation.bias_probes import ProbeSentence, bias_probe, read_sentences
     from regard.evaluation.explanation.inputs import load_inputs
     from regard.pictures.picture import check_picture_path, save_pictures
-    from regard.training.distributed import pick_device
 
     check_utf8("text", *(text or ()))
     if text and data:

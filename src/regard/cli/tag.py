@@ -109,12 +109,12 @@ def command(
 
         zcat tweets.jsonl.gz | regard tag --field text --json | head
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_outputs, run_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
     from regard.pipelines.tag_file import TagOptions, make_job
-    from regard.training.distributed import pick_device
 
     texts = text or []
     drawn = pictures.check_options(picture, None if input.files else texts)

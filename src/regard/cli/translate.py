@@ -231,11 +231,11 @@ def _run(
     engine: EngineOptions,
     picture: shared.PictureOptions | None,
 ) -> None:
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import open_outputs, run_job
     from regard.errors import OptionError
     from regard.pipelines.job import fingerprint
     from regard.pipelines.translate_file import make_job
-    from regard.training.distributed import pick_device
 
     _check(options, show, engine.on)
     output_files, device = open_outputs(source, options.paths), pick_device(engine.device)
