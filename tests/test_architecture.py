@@ -50,13 +50,14 @@ def test_every_folder_has_five_questions():
     assert {folder: count for folder, count in counts.items() if count < 5} == {}
 
 
-def test_no_two_modules_share_a_name():
+def test_no_two_modules_share_a_name_or_differ_by_a_plural():
     names = Counter(
-        module.name
+        re.sub(r"(?<=[hsx])es$|s$", "", module.stem)
         for module in PACKAGE.rglob("*.py")
         if module.name not in ("__init__.py", "__main__.py") and module.parent.name != "cli"
     )
-    assert [name for name, count in names.items() if count > 1] == []
+    # attention/mask.py is the class Mask, huggingface/masks.py the masks that Transformers passes.
+    assert [name for name, count in names.items() if count > 1] == ["mask"]
 
 
 def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():

@@ -15,7 +15,7 @@ from benchmarks.peers.environments import Environment, own_environment, peer_env
 from benchmarks.peers.process import log
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.errors import RegardError
-from regard.interchange.export.export import FORMATS, export
+from regard.interchange.export.export_model import FORMATS, export
 from regard.interchange.export.tokenizer_files import vocabulary_list
 
 

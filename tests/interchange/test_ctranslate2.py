@@ -6,7 +6,7 @@ import torch
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
 from regard.interchange.export.ctranslate2 import CTranslate2
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export
 from tests.interchange.small_models import LAYER, make, run_readme, tokenizer
 
 pytest.importorskip("ctranslate2")

@@ -6,7 +6,7 @@ import torch
 from regard.data.tokenizer import EOS
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export
 from regard.interchange.export.huggingface import HuggingFace
 from tests.interchange.small_models import ENGLISH, GERMAN, LAYER, make, run_readme, tokenizer
 

@@ -6,7 +6,7 @@ import torch
 from regard.data.tokenizer import BOS
 from regard.errors import FolderError, OptionError
 from regard.interchange import import_gpt2
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export
 from regard.interchange.export.huggingface import HuggingFace
 from regard.interchange.import_model import import_model
 from regard.models.folder import load

@@ -6,7 +6,7 @@ import torch
 
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export
 from regard.interchange.export.onnx import Onnx
 from tests.interchange.small_models import ENGLISH, LAYER, make, run_readme
 

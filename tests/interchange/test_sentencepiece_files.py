@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import OptionError
 from regard.interchange import import_marian
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export
 from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from tests.interchange.marian_folders import LANGUAGES, save_marian
 from tests.interchange.small_models import ENGLISH, GERMAN

@@ -12,7 +12,7 @@ from regard.cli.option_groups import OUTPUT, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
-    from regard.pipelines.formats import OutputFormat
+    from regard.pipelines.output_formats import OutputFormat
     from regard.pipelines.table import TextLocation
 
 

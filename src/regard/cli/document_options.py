@@ -68,8 +68,8 @@ class DocumentOptions(OptionGroup):
         If `files` is the folder of an index, the vectors are read from it and the model is None.
         """
         from regard.pipelines.embed import embed
-        from regard.search.embedders import load_embedder
         from regard.search.index import MANIFEST, Index
+        from regard.search.load_embedder import load_embedder
 
         if len(files) == 1 and (files[0] / MANIFEST).is_file():
             index = Index(files[0])

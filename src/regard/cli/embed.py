@@ -51,7 +51,7 @@ def command(
     from regard.errors import OptionError
     from regard.pipelines.embed_file import EmbedJob, EmbedOptions
     from regard.pipelines.job import File
-    from regard.search.embedders import load_embedder
+    from regard.search.load_embedder import load_embedder
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     source, _ = open_input(text or [], input)

@@ -29,7 +29,7 @@ def command(
         regard export runs/small --to onnx -o small-onnx
     """
     from regard.interchange.export.compare import UnequalError
-    from regard.interchange.export.export import FORMATS, export
+    from regard.interchange.export.export_model import FORMATS, export
     from regard.models.folder import load
 
     chosen = FORMATS[to](quantization)

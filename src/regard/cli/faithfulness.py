@@ -12,8 +12,8 @@ import typer
 from regard.cli.option_groups import OptionGroup, check_utf8, grouped, option
 
 if TYPE_CHECKING:
+    from regard.evaluation.explanation.explained_inputs import Inputs
     from regard.evaluation.explanation.faithfulness import FaithfulnessResult
-    from regard.evaluation.explanation.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ def command(
         regard faithfulness runs/sst2-attention --other-seed seed-2
     """
     from regard.attention.devices import pick_device
+    from regard.evaluation.explanation.explained_inputs import load_inputs
     from regard.evaluation.explanation.explained_models import explained_model
     from regard.evaluation.explanation.faithfulness import faithfulness
-    from regard.evaluation.explanation.inputs import load_inputs
     from regard.evaluation.explanation.report import check_folder
 
     texts.check()

@@ -119,9 +119,9 @@ def _embed(
 
     from regard.pipelines.embed import embed
     from regard.search.documents import Document
-    from regard.search.embedders import load_embedder
     from regard.search.index import Index
     from regard.search.label_table import normalize_space
+    from regard.search.load_embedder import load_embedder
 
     documents, vectors, embedder = options.embed(files)
     if embedder is None:

@@ -48,7 +48,7 @@ def command(
     from regard.cli.jobs import report
     from regard.errors import OptionError
     from regard.evaluation.bias_probes import ProbeSentence, bias_probe, read_sentences
-    from regard.evaluation.explanation.inputs import load_inputs
+    from regard.evaluation.explanation.explained_inputs import load_inputs
     from regard.pictures.picture import check_picture_path, save_pictures
 
     check_utf8("text", *(text or ()))

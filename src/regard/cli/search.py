@@ -91,7 +91,7 @@ def _queries(query: list[str], files: list[Path] | None) -> list[str]:
 
 
 def _method(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
-    from regard.search.embedders import load_embedder
+    from regard.search.load_embedder import load_embedder
     from regard.search.methods import make_method
 
     if by == "bm25":

@@ -185,8 +185,8 @@ def _index_service(
 ) -> Service:
     from regard.attention.devices import pick_device
     from regard.errors import OptionError
-    from regard.search.embedders import load_embedder
     from regard.search.index import Index
+    from regard.search.load_embedder import load_embedder
     from regard.serving.search_service import SearchService
 
     if options.shortlist:

@@ -11,8 +11,8 @@ from regard.cli import option_groups as shared
 from regard.cli.option_groups import INPUT, OUTPUT, grouped, option
 
 if TYPE_CHECKING:
-    from regard.pipelines.formats import OutputFormat
     from regard.pipelines.input import Source
+    from regard.pipelines.output_formats import OutputFormat
     from regard.pipelines.tag_file import TaggedLine, TagOptions
 
 CONLL = ("conll", "iob", "iob2", "bio", "iobes", "conllu")

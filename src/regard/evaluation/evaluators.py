@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from regard.data.batch import Batch
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.data.datasets import Split
 from regard.data.windows import Windows
 from regard.decoding.beam import Beam

@@ -9,7 +9,7 @@ from regard.errors import FolderError
 from regard.files.atomic import write_folder
 from regard.interchange import import_bert, import_gpt2, import_marian  # noqa: F401 (they register themselves)
 from regard.interchange.export.compare import Comparison
-from regard.interchange.export.export import check_free
+from regard.interchange.export.export_model import check_free
 from regard.interchange.export.libraries import quiet_transformers, require_library
 from regard.interchange.importer import IMPORTERS, VectorComparison
 from regard.interchange.pickled_weights import with_safetensors

@@ -16,7 +16,7 @@ from regard.serving.metrics import Metrics
 from regard.serving.request_batching import Batcher
 from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Body
-from regard.serving.token_streams import StreamPool
+from regard.serving.stream_pool import StreamPool
 from regard.version import __version__
 
 Cancelled = Sequence[Callable[[], bool]]  # per text, True if its answer is no longer needed

@@ -1,4 +1,4 @@
-"""Tests of export.py and format.py: the registry, and no files after a failed export.
+"""Tests of export_model.py and format.py: the registry, and no files after a failed export.
 
 Covers libraries.py, readme.py, tokenizer_files.py.
 """
@@ -10,7 +10,7 @@ import pytest
 from regard.cli import export as command
 from regard.errors import OptionError
 from regard.interchange.export.compare import UnequalError
-from regard.interchange.export.export import FORMATS, ExportFormat, export
+from regard.interchange.export.export_model import FORMATS, ExportFormat, export
 from tests.interchange.small_models import LAYER, make
 
 

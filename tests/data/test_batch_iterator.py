@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import Batch
-from regard.data.batches import Batches, _cut
+from regard.data.batch_iterator import Batches, _cut
 from regard.data.chunk_encoder import EncodingSettings
 from regard.data.datasets import load_corpus as load
 from regard.data.prepare import prepare
