@@ -16,7 +16,7 @@ from regard.decoding.strategy import (
     Groups,
     Hypothesis,
     Integers,
-    Rows,
+    SearchRows,
     SearchTask,
     Shape,
     Strategy,
@@ -76,13 +76,15 @@ class Beam(Strategy):
         return log_p / max(1, length) ** self.length_penalty
 
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         if tokens is None:
             log_p, tokens = log_p.topk(min(self.shape().top or 1, log_p.shape[-1]), -1)
         return log_p.cpu().numpy().astype(np.float64), tokens.cpu().numpy().astype(np.int64, copy=False)
 
-    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(
+        self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
+    ) -> Choice:
         if self.size == 1:
             return super().choose(log_p, tokens, rows, groups, end)
         count, k = len(groups.tasks), log_p.shape[1]

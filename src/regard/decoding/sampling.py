@@ -17,7 +17,7 @@ from regard.decoding.strategy import (
     Groups,
     Hypothesis,
     Integers,
-    Rows,
+    SearchRows,
     SearchTask,
     Shape,
     Strategy,
@@ -74,7 +74,7 @@ class Sample(Strategy):
         return log_p
 
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         """One candidate per row: the sampled token."""
         if tokens is None and self.top_k:  # constraints needed the whole vocabulary

@@ -150,7 +150,7 @@ def _automatic(model: Any) -> str:
     return stored if stored == "float32" or why_not(model, stored) is None else "float32"
 
 
-class Memory:
+class EngineMemory:
     """Cross-attention keys and values of encoded sentences, for all decoder layers.
 
     Attributes:
@@ -226,7 +226,7 @@ class CppDecoderState:
         slots: their keys and values.
     """
 
-    memories: list[Memory]
+    memories: list[EngineMemory]
     shortlists: SharedShortlists | None
     address: NDArray[np.int64]
     source_lengths: NDArray[np.int32]
@@ -341,7 +341,7 @@ class Engine:
         self._library.engine_use_helper(int(torch.get_num_threads() > 1))
 
     @torch.inference_mode()
-    def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
+    def _encode(self, source: Tensor, lengths: Tensor) -> EngineMemory:
         """Encode sentences (batch, S); padding is removed first."""
         self._use_second_core()
         sizes = lengths.numpy().astype(np.int32)
@@ -361,9 +361,9 @@ class Engine:
         allowed = None
         if self.shortlist is not None:
             allowed = self.shortlist.allowed(np.split(tokens, np.cumsum(sizes)[:-1]))
-        return Memory(buffer, address, sizes, allowed)
+        return EngineMemory(buffer, address, sizes, allowed)
 
-    def start(self, memory: Memory | None, first: Tensor) -> CppDecoderState:
+    def start(self, memory: EngineMemory | None, first: Tensor) -> CppDecoderState:
         reject_interventions(self, self.model)
         self._use_second_core()
         rows = len(first)
