@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class InputOptions(OptionGroup):
+class AlignInputOptions(OptionGroup):
     """Files of sentence pairs."""
 
     files: Annotated[
@@ -133,7 +133,7 @@ class LearningOptions(OptionGroup):
         int, option("--steps", min=1, help="With --learn: training steps.", rich_help_panel=SEARCH)
     ] = 1500
 
-    def check(self, view: ViewOptions, gold: GoldOptions, output: OutputOptions) -> None:
+    def check(self, view: ViewOptions, gold: GoldOptions, output: AlignOutputOptions) -> None:
         """Raise OptionError for options that exclude each other."""
         from regard.errors import OptionError
 
@@ -211,7 +211,7 @@ class GoldOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class AlignOutputOptions(OptionGroup):
     """What is written, and where."""
 
     output: Annotated[
@@ -239,11 +239,11 @@ def command(
     *,
     model: shared.Model = None,
     direction: DirectionOptions,
-    input: InputOptions,
+    input: AlignInputOptions,
     view: ViewOptions,
     link: LinkOptions,
     learning: LearningOptions,
-    output: OutputOptions,
+    output: AlignOutputOptions,
     picture: shared.PictureFileOptions,
     gold: GoldOptions,
     device: shared.Device = "auto",
@@ -311,7 +311,7 @@ def _write_links(
     aligner: Aligner,
     pairs: Pairs,
     count: int,
-    output: OutputOptions,
+    output: AlignOutputOptions,
     picture: shared.PictureFileOptions,
     print_links: bool,
 ) -> list[Links]:

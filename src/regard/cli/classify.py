@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class ClassifyOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-")
@@ -44,8 +44,8 @@ def command(
     text: shared.Texts = None,
     *,
     model: shared.Model = None,
-    input: shared.InputOptions,
-    output: OutputOptions,
+    input: shared.InputFileOptions,
+    output: ClassifyOutputOptions,
     picture: shared.PictureOptions,
     job: shared.BatchJobOptions,
 ) -> None:
@@ -95,7 +95,7 @@ def command(
 
 
 def _classify_options(
-    input: shared.InputOptions, output: OutputOptions, job: shared.BatchJobOptions
+    input: shared.InputFileOptions, output: ClassifyOutputOptions, job: shared.BatchJobOptions
 ) -> ClassifyOptions:
     from regard.cli.jobs import output_format
     from regard.pipelines.classify_file import ClassifyOptions

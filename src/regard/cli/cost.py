@@ -12,7 +12,7 @@ from regard.errors import OptionError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.evaluation.layer_cost import Cost, Row
+    from regard.evaluation.layer_cost import Cost, CostRow
 
 MAX_LENGTH = 16384
 LEGEND = """\
@@ -105,7 +105,7 @@ def _print_comparison(options: LayerOptions) -> None:
         console.print(f"• {line}", highlight=False)
 
 
-def _add_rows(table: Table, row: Row, counted: Cost, milliseconds: float) -> None:
+def _add_rows(table: Table, row: CostRow, counted: Cost, milliseconds: float) -> None:
     """Add the quantities of a layer, one line each, to the table."""
     quoted = [
         "–" if value is None else formula if formula == "1" else f"{formula} = {value:,.10g}"

@@ -24,7 +24,7 @@ def command(
             "--model", "-m", metavar="NAME|FOLDER", help="Model folder, or minilm; default: REGARD_MODEL."
         ),
     ] = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     output: Annotated[Path, shared.output_option(".npy, .tsv or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
     batch_tokens: shared.BatchTokens = None,

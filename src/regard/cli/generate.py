@@ -27,7 +27,7 @@ Prompts = Annotated[
 
 
 @dataclass(frozen=True)
-class SamplingOptions(shared.SamplingOptions):
+class GenerateSamplingOptions(shared.SamplingOptions):
     """Sampling with a random seed on the terminal."""
 
     seed: Annotated[
@@ -67,9 +67,9 @@ def command(
     text: Prompts = None,
     *,
     model: shared.Model = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     generation: GenerationOptions,
-    sampling: SamplingOptions,
+    sampling: GenerateSamplingOptions,
     constraints: shared.ConstraintOptions,
     output: Annotated[Path, shared.output_option(".txt or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
@@ -125,7 +125,7 @@ def command(
     run_job("generate", source, output_files, GenerateJob(language_model, options), settings, job)
 
 
-def _strategy(generation: GenerationOptions, sampling: SamplingOptions, seed: int | None) -> Strategy:
+def _strategy(generation: GenerationOptions, sampling: GenerateSamplingOptions, seed: int | None) -> Strategy:
     """Return beam search with --beam, otherwise sampling."""
     from regard.decoding.beam import Beam
     from regard.errors import OptionError

@@ -83,7 +83,7 @@ def _suggest(
     """Write a table with a suggested label for every text; `labelled` maps texts of examples to labels."""
     from regard.cli.jobs import report
     from regard.search.label_spreading import spread_labels
-    from regard.search.label_table import Row, format_table, normalize_space
+    from regard.search.label_table import LabelRow, format_table, normalize_space
 
     documents, vectors = _embed(files, labelled, options)
     texts = [normalize_space(document.text) for document in documents]
@@ -91,7 +91,7 @@ def _suggest(
     spread = spread_labels(vectors, known_labels, neighbours=neighbours, threads=options.threads)
     labels, confidence = spread.best()
     rows = [
-        Row(
+        LabelRow(
             labels[i],
             document.text,
             labels[i],

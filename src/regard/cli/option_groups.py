@@ -113,7 +113,7 @@ def output_option(formats: str) -> Any:
 
 
 @dataclass(frozen=True)
-class InputOptions(OptionGroup):
+class InputFileOptions(OptionGroup):
     """Input files, and where the text is in their lines."""
 
     files: Annotated[

@@ -54,7 +54,7 @@ class RatingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ModelOptions(OptionGroup):
+class RecommenderOptions(OptionGroup):
     """The model and its fit."""
 
     kind: Annotated[
@@ -116,7 +116,7 @@ class TestOptions(OptionGroup):
     ] = False
 
     def evaluate(
-        self, ratings: Ratings, model: ModelOptions, settings: RecommenderSettings
+        self, ratings: Ratings, model: RecommenderOptions, settings: RecommenderSettings
     ) -> dict[str, Any]:
         """Return RMSE, MAE and seconds of each kind of model on each split."""
         from regard.files.progress import track
@@ -170,7 +170,7 @@ def command(
     ] = None,
     *,
     ratings: RatingOptions,
-    options: ModelOptions,
+    options: RecommenderOptions,
     test: TestOptions,
     use: UseOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -55,7 +55,7 @@ class TagInput(shared.OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class TagOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .conll or .jsonl, also .gz or .xz")] = Path("-")
@@ -85,7 +85,7 @@ def command(
     *,
     model: shared.Model = None,
     input: TagInput,
-    output: OutputOptions,
+    output: TagOutputOptions,
     picture: shared.PictureOptions,
     job: shared.BatchJobOptions,
 ) -> None:

@@ -67,7 +67,7 @@ class RequiredOptions(shared.ConstraintOptions):
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class TranslateOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-")
@@ -128,11 +128,11 @@ def command(
     to: Annotated[
         str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, such as de.")
     ] = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     search: SearchOptions,
     sampling: shared.SamplingOptions,
     constraints: RequiredOptions,
-    output: OutputOptions,
+    output: TranslateOutputOptions,
     picture: shared.PictureOptions,
     engine: EngineOptions,
 ) -> None:
