@@ -77,3 +77,21 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
         if module.name not in ("__init__.py", "__main__.py") and not named and not covered:
             without.append(str(inside))
     assert not without
+
+
+# Names with one meaning in several files: what the server sends is named as what the pipelines return, each
+# task has its output formats, two kernels their autograd function; Linear is linear in layers and interactions.
+SAME_MEANING = {
+    "Document", "Hypothesis", "Label", "Span", "Tagged", "Translation",
+    "JsonFormat", "TableFormat", "TextFormat", "_Additive", "Linear",
+}  # fmt: skip
+
+
+def test_a_class_name_has_one_meaning():
+    names = Counter(
+        node.name
+        for module in PACKAGE.rglob("*.py")
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == SAME_MEANING

@@ -14,7 +14,7 @@ from svg import Drawing
 import regard
 from regard.data import BIO, IO, IOBES, Span
 from regard.interactions import FactorizationMachine, MatrixFactorization, Polynomial2
-from regard.optimization.schedules import Constant, Cosine, InverseSqrt, Plateau, ScheduleContext
+from regard.optimization.schedules import Constant, CosineDecay, InverseSqrt, Plateau, ScheduleContext
 
 DOCS = Path(__file__).parents[1]
 
@@ -55,7 +55,7 @@ def schedules() -> Drawing:
     steps, peak = 10_000, 1.0
     shown = {
         "inverse-sqrt, warmup: 2000": InverseSqrt(warmup=2000),
-        "cosine, warmup: 1000": Cosine(warmup=1000),
+        "cosine, warmup: 1000": CosineDecay(warmup=1000),
         "plateau, improves until 4000": Plateau(warmup=500, patience=1),
         "constant, warmup: 500": Constant(warmup=500),
     }
