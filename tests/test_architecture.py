@@ -80,7 +80,7 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
 
 
 # Names with one meaning in several files: what the server sends is named as what the pipelines return, each
-# task has its output formats, two kernels their autograd function; Linear is linear in layers and interactions.
+# task has its output formats, two kernels their autograd function; Linear is linear in both places.
 SAME_MEANING = {
     "Document", "Hypothesis", "Label", "Span", "Tagged", "Translation",
     "JsonFormat", "TableFormat", "TextFormat", "_Additive", "Linear",
