@@ -31,7 +31,9 @@ MAX_PENALTY = 100.0  # lengthᵃ must stay finite
 class Beam(Strategy):
     """Beam search: keep the `size` best hypotheses at each step, until as many have ended.
 
-    >>> regard.translate(texts, model, strategy=regard.Beam(5, length_penalty=0.6))
+    >>> strategy = regard.Beam(5, length_penalty=0.6)
+    >>> regard.translate("Tom is happy.", "tatoeba-en-de-bahdanau", strategy=strategy)
+    'Tom ist glücklich.'
 
     Args:
         size: number of hypotheses; 1 is greedy search.

@@ -85,8 +85,8 @@ class SearchTrace:
 class TracedBeam(Beam):
     """Beam search that records every step in `trace`; the results are those of `Beam`. For one sentence.
 
-    >>> strategy = TracedBeam(4)
-    >>> translation = regard.translate("Where is my book?", model, strategy=strategy)
+    >>> strategy = regard.decoding.TracedBeam(4)
+    >>> translation = regard.translate("Where is my book?", "tatoeba-en-de-bahdanau", strategy=strategy)
     >>> [node.status for node in strategy.trace.nodes[1:6]]
     ['kept', 'kept', 'kept', 'kept', 'pruned']
 

@@ -217,9 +217,10 @@ def bias_probe(
 ) -> BiasProbe:
     """Compare alternatives of sentences under a language model: probabilities, and attention to the nouns.
 
-    >>> probe = bias_probe("runs/wikitext-2", ["The [doctor] called the [nurse] because {she|he} was late."])
-    >>> probe.sentences[0].log_odds
-    -0.61
+    >>> sentences = ["The [doctor] called the [nurse] because {she|he} was late."]
+    >>> probe = regard.evaluation.bias_probe("shakespeare-small", sentences)
+    >>> round(probe.sentences[0].log_odds, 2)
+    -2.98
 
     Args:
         model: a language model of regard, a folder of one, or a causal or masked model of Hugging Face.

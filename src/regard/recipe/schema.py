@@ -263,7 +263,11 @@ class _RaisesRecipeError(type(BaseModel)):  # pyright: ignore[reportGeneralTypeI
 
 
 class Recipe(Block, metaclass=_RaisesRecipeError):
-    """A complete recipe with all defaults. Load one with `regard.recipe.load_recipe`."""
+    """A complete recipe with all defaults. Load one with `regard.recipe.load_recipe`.
+
+    >>> regard.recipe.load_recipe("small", ["training.steps=200"]).training.steps
+    200
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
         default="recipe", description="name of the run folder; by default the file's name"
