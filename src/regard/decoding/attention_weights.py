@@ -367,7 +367,7 @@ def _check_sources(
             f"attention_maps needs a translator or a language model, got {type(model).__name__}; "
             "for an ensemble, call it for each model"
         )
-    if (sources is None) != (model.texts == 1):
+    if (sources is None) != (model.num_inputs == 1):
         raise OptionError("sources must be given for a translator, and be None for a language model")
     if sources is None:
         return [[] for _ in targets]

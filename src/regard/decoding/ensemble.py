@@ -67,7 +67,7 @@ class Ensemble:
         self.card, self.device = getattr(first, "card", {}), first.device
         if hasattr(first, "encode"):
             self.encode = self._encode
-        self.joins = all(model.joins for model in self.models)
+        self.can_join = all(model.can_join for model in self.models)
 
     @property
     def training(self) -> bool:

@@ -1,7 +1,7 @@
 """The search loop for every decoder, recurrent or Transformer, and every strategy.
 
 A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state,
-k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also
+k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.can_join` is True the state also
 provides `join(other)`, and new sentences enter a batch as others leave it. An engine has its torch model as
 `model`.
 """

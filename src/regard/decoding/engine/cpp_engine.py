@@ -269,7 +269,7 @@ class CppDecoderState:
 class Engine:
     """A Transformer translator or language model in C++; equal to its torch model up to rounding."""
 
-    joins = True
+    can_join = True
     device = torch.device("cpu")
     training = False
 
@@ -395,7 +395,7 @@ class Engine:
         return scores, state
 
     def read(self, tokens: Tensor, state: CppDecoderState) -> CppDecoderState:
-        """Return the state after given tokens (rows, T)."""
+        """Prefill: feed the tokens of a prefix, (rows, T); return the state after them."""
         for column in tokens.unbind(1):
             self.best(column.contiguous(), state, 1)
         return state

@@ -89,7 +89,7 @@ def engine(
 class CudaEngine:
     """A Transformer language model in float32 or bfloat16; equal to its torch model up to rounding."""
 
-    joins = False  # all sentences of a batch have the same position, so none can join later
+    can_join = False  # all sentences of a batch have the same position, so none can join later
     training = False
 
     def __init__(
@@ -152,7 +152,7 @@ class CudaEngine:
         return log_p[: state.rows].clone(), best[: state.rows].clone(), state
 
     def read(self, tokens: Tensor, state: CudaDecoderState) -> CudaDecoderState:
-        """Feed the tokens of a prefix, (rows, T); return the state after them."""
+        """Prefill: feed the tokens of a prefix, (rows, T); return the state after them."""
         for column in tokens.unbind(1):
             self.best(column, state, 1)
         return state
