@@ -18,12 +18,13 @@ from regard.models.autoregressive import require_autoregressive
 from regard.models.frames import require_text
 
 
-def export(
+def export_model(
     model: Model, folder: str | Path, to: str | ExportFormat, *, overwrite: bool = False
 ) -> RuntimeComparison:
     """Write a model for another runtime and compare its outputs there with regard's.
 
-        export(regard.load("runs/small"), "small-onnx", to="onnx")
+    >>> model = regard.load("runs/small")  # doctest: +SKIP
+    >>> regard.interchange.export_model(model, "small-onnx", to="onnx")  # doctest: +SKIP
 
     Args:
         model: a translator or language model with its tokenizers, as `regard.load` returns it.
