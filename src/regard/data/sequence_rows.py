@@ -43,12 +43,12 @@ class SequenceTable(Rows):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the names and contents of all files that the table names."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         references = dict.fromkeys(row[0] for row in self.table)
         for path in dict.fromkeys(split_reference(self._resolved(reference))[0] for reference in references):
             check_file(path)
-            found.update(f"{path.name} {file_sha256(path)}\n".encode())
-        return found.hexdigest()
+            digest.update(f"{path.name} {file_sha256(path)}\n".encode())
+        return digest.hexdigest()
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "sequences", "table": self.table.layout(), "digest": self.digest}

@@ -242,14 +242,14 @@ def bias_probe(
 
 
 def _probe(model: ProbedModel, sentence: ProbeSentence) -> ProbedSentence:
-    found = []
+    alternatives = []
     for alternative in sentence.alternatives:
         text, word, nouns = sentence.text(alternative)
         read = model.read(text)
         attention = model.attention(read, word, nouns) if nouns else {}
         log_prob, continuation = model.log_prob(read, word), model.continuation(read, word)
-        found.append(Alternative(alternative, log_prob, continuation, attention))
-    return ProbedSentence(sentence, tuple(found))
+        alternatives.append(Alternative(alternative, log_prob, continuation, attention))
+    return ProbedSentence(sentence, tuple(alternatives))
 
 
 def read_sentences(path: Path) -> list[str]:
@@ -258,9 +258,9 @@ def read_sentences(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from None
-    found = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not found:
+    sentences = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not sentences:
         raise DataError(
             f"{path} has no sentences; give one per line, as The [doctor] said that {{she|he}} left."
         )
-    return found
+    return sentences

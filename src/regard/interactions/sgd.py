@@ -14,7 +14,9 @@ from regard.interactions.repeated_rows import Array
 
 @dataclass(frozen=True)
 class SgdOptions:
-    """Options of the solver: ridge penalty, learning rate, batch size, epochs, and the trained weights."""
+    """Options of the solver: ridge penalty, learning rate, batch size, epochs, and whether intercept and
+    linear weights are trained.
+    """
 
     penalty: float
     rate: float

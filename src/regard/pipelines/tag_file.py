@@ -87,8 +87,8 @@ class MarkedFormat(WithoutHeader):
     def write(self, result: TaggedLine) -> str:
         line, words = result.row.text, result.words
         if result.frames:
-            found = [f"{text} {span.type}" for span, text, _, _ in result.spans()]
-            return "\t".join([line, *found]) + "\n"
+            spans = [f"{text} {span.type}" for span, text, _, _ in result.spans()]
+            return "\t".join([line, *spans]) + "\n"
         if result.sentence is not None:
             line = " ".join(word.text for word in words)
             words = split_at_spaces(line)

@@ -33,7 +33,7 @@ class Service(ABC):
     """
 
     kind: str  # of the model, for messages
-    translates = False
+    translates = False  # True if requests may name a target language
     example: tuple[str, str]  # a route and a body
 
     def __init__(
