@@ -117,9 +117,9 @@ class ProbedSentence:
         rows: list[str] = []
         columns = [f"{a.word} → {noun}" for a in self.alternatives for noun in self.sentence.nouns]
         weights: list[Tensor] = []
-        for name in self.alternatives[0].attention:
+        for layer, name in enumerate(self.alternatives[0].attention):
             heads = torch.cat([a.attention[name] for a in self.alternatives], -1)  # (heads, columns)
-            rows += [f"{name} head {head}" for head in range(len(heads))]
+            rows += [f"layer {layer}, head {head}" for head in range(len(heads))]
             weights.append(heads)
         if not weights or not columns:
             raise OptionError("there is no attention to draw; use a model with attention, and mark [nouns]")
