@@ -31,7 +31,7 @@ $(VENV)/.%: $(VENV)/.base
 	$(PIP) install --no-compile -c constraints.txt -e .[$*]
 	touch $@
 
-# ONNX's stored vectors; later versions of the package carry none.
+# ONNX's stored vectors; later versions of the package contain none.
 .cache/onnx-1.22.0: $(VENV)/.made
 	$(PIP) download --no-deps -d $@ onnx==1.22.0
 

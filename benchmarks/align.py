@@ -29,6 +29,7 @@ from typing import Any
 
 import regard
 from benchmarks.peers import machine
+from regard.attention.devices import pick_device
 from regard.data.corpora import data_folder
 from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
@@ -39,7 +40,6 @@ from regard.models.translator import Translator
 from regard.pipelines.align import View, align_words
 from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.word_links import Links, flipped
-from regard.training.distributed import pick_device
 
 TOKENS = re.compile(
     r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE

@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 def measure(options: argparse.Namespace) -> None:
     """Load the corpus with an empty and a full cache, then plan and build batches; print times and memory."""
     from regard.data import corpora
-    from regard.data.batches import Batches
+    from regard.data.batch_iterator import Batches
     from regard.data.datasets import load_corpus
 
     task = corpora.find(options.corpus).task

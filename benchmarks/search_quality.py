@@ -27,8 +27,8 @@ from regard.evaluation.similarity import spearman
 from regard.pipelines.embed import embed
 from regard.search import build_index
 from regard.search.documents import Document
-from regard.search.embedders import load_embedder
 from regard.search.index import IndexInfo
+from regard.search.load_embedder import load_embedder
 from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
 

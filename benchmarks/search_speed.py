@@ -48,7 +48,7 @@ def write_vectors(path, count, real, seed):
     import torch
 
     from regard.pipelines.embed import embed
-    from regard.search.embedders import load_embedder
+    from regard.search.load_embedder import load_embedder
 
     torch.set_num_threads(1)
     texts = sentences(real)

@@ -1,9 +1,11 @@
 # %% [markdown]
 # # Lesson 1: From a dictionary to a soft lookup
 #
-# Attention is a dictionary that answers with a mixture of its values, weighted by how well each key matches the query.
+# Attention is a dictionary that answers with a mixture of its values, weighted by how well each key matches
+# the query.
 #
-# Source: the lecture *Neural Computation: Attention*, which starts from a Python dictionary and a record of a person.
+# Source: the lecture *Neural Computation: Attention*, which starts from a Python dictionary and a record of a
+# person.
 
 # %%
 import itertools
@@ -26,8 +28,8 @@ print(record["date of birth"])
 
 # %% [markdown]
 # ## Keys become vectors
-# A computer compares vectors, so each key becomes one: how often each pair of neighbouring letters occurs, scaled to length 1.
-# Values are one-hot vectors here: the answer then shows how much of each value is in it.
+# A computer compares vectors, so each key becomes one: how often each pair of neighbouring letters occurs,
+# scaled to length 1. Values are one-hot vectors here: the answer then shows how much of each value is in it.
 
 
 # %%
@@ -45,7 +47,8 @@ values = torch.eye(4)  # (4, 4)
 
 # %% [markdown]
 # ## Hard lookup
-# z = Σⱼ 1[q = kⱼ] vⱼ: every key that equals the query contributes its value. A missing key gives zeros, two equal keys add up.
+# z = Σⱼ 1[q = kⱼ] vⱼ: every key that equals the query contributes its value. A missing key gives zeros, two
+# equal keys add up.
 
 # %%
 found = regard.lookup(embed("date of birth")[None], keys, values)
@@ -58,8 +61,9 @@ assert found.tolist() == [[0, 0, 1, 0]] and missing.sum() == 0 and twice[0, 0] =
 
 # %% [markdown]
 # ## Soft lookup
-# z = Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ. Nothing has to match exactly: the typing error finds the right entry, and "place of birth", which
-# shares many letters with it, gets the second largest weight. The similarity is −‖q − k‖², τ is the temperature.
+# z = Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ. Nothing has to match exactly: the typing error finds the right
+# entry, and "place of birth", which shares many letters with it, gets the second largest weight. The
+# similarity is −‖q − k‖², τ is the temperature.
 
 # %%
 queries = ["date of birth", "date of birht", "adress", "birth place", "nickname"]
@@ -72,9 +76,9 @@ assert weights.argmax(1).tolist() == [2, 2, 1, 3, 0]
 
 # %% [markdown]
 # ## The temperature
-# As τ → ∞ all weights become 1/4: the answer is the mean of all values. As τ → 0 the largest weight becomes 1: the dictionary again. Between
-# them the answer changes smoothly with the query, so it has a gradient, and keys and queries can be learned. That is the reason for the
-# soft form.
+# As τ → ∞ all weights become 1/4: the answer is the mean of all values. As τ → 0 the largest weight becomes
+# 1: the dictionary again. Between them the answer changes smoothly with the query, so it has a gradient, and
+# keys and queries can be learned. That is the reason for the soft form.
 
 # %%
 temperatures = [10 ** (k / 4) for k in range(-8, 9)]
@@ -92,8 +96,9 @@ expect("the same at τ = 0.01", curves["date of birth"][0][1], 1.0, within=1e-4,
 
 # %% [markdown]
 # ## A dot product is not a dictionary
-# Attention usually takes the dot product as its similarity. A long key then wins against the key that equals the query: make "place of birth"
-# three times as long, and it answers for "date of birth". With keys of length 1 this cannot happen.
+# Attention usually takes the dot product as its similarity. A long key then wins against the key that equals
+# the query: make "place of birth" three times as long, and it answers for "date of birth". With keys of
+# length 1 this cannot happen.
 
 # %%
 long = keys.clone()
@@ -105,8 +110,9 @@ assert names[by_distance.argmax()] == "date of birth" and names[by_dot.argmax()]
 
 # %% [markdown]
 # ## Records inside records
-# The lecture's JSON example has an address and phone numbers inside the person. A path such as address → city is one lookup per level: the value found first is the dictionary of the second.
-# In the soft form an entry gets the product of the weights along its path, and all of them together still sum to 1.
+# The lecture's JSON example has an address and phone numbers inside the person. A path such as address → city
+# is one lookup per level: the value found first is the dictionary of the second. In the soft form an entry
+# gets the product of the weights along its path, and all of them together still sum to 1.
 
 # %%
 person = {
@@ -130,9 +136,9 @@ expect(
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `soft_lookup(query, keys, values, temperature)` for one query of shape (d,), keys (n, d) and values (n, m), with the similarity
-#    −‖q − k‖² and without `regard`. It returns a tensor of shape (m,).
-# 2. Write `temperature_for(query, keys, share)`: the temperature at which the largest weight is `share`, within 0.01. (The largest weight falls
-#    as the temperature rises, so halving an interval finds it.)
+# 1. Write `soft_lookup(query, keys, values, temperature)` for one query of shape (d,), keys (n, d) and values
+#    (n, m), with the similarity −‖q − k‖² and without `regard`. It returns a tensor of shape (m,).
+# 2. Write `temperature_for(query, keys, share)`: the temperature at which the largest weight is `share`,
+#    within 0.01. (The largest weight falls as the temperature rises, so halving an interval finds it.)
 #
 # Put both into a file and run `regard lessons check 1 answer.py`.

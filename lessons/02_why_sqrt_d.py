@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 2: Why the scores are divided by √d
 #
-# The dot product of two random vectors grows with their width d; divided by √d it stays as it is, and so do the softmax and its gradient.
+# The dot product of two random vectors grows with their width d; divided by √d its scale no longer depends on
+# d, nor do the softmax and its gradient.
 #
-# Sources: Vaswani et al. 2017, *Attention Is All You Need*, section 3.2.1 and footnote 4; Kenneth Enevoldsen, *Natural Language
-# Processing, lecture 5: Attention*, which measures it at d = 200.
+# Sources: Vaswani et al. 2017, *Attention Is All You Need*, section 3.2.1 and footnote 4; Kenneth Enevoldsen,
+# *Natural Language Processing, lecture 5: Attention*, which measures it at d = 200.
 
 # %%
 import math
@@ -19,9 +20,10 @@ SAMPLES = by_size(full=10_000, small=4_000)
 
 # %% [markdown]
 # ## Variance
-# Let q and k have d independent components with mean 0 and variance 1. Each product qᵢkᵢ has mean 0 and variance 1, and the variances of independent
-# terms add up: q·k has variance d. The lecture's experiment measured a variance of 195.34 and a standard deviation of 13.976 for d = 200 with
-# 10,000 samples; the exact values are 200 and 14.14.
+# Let q and k have d independent components with mean 0 and variance 1. Each product qᵢkᵢ has mean 0 and
+# variance 1, and the variances of independent terms add up: q·k has variance d. The lecture's experiment
+# measured a variance of 195.34 and a standard deviation of 13.976 for d = 200 with 10,000 samples; the exact
+# values are 200 and 14.14.
 
 # %%
 q, k = torch.randn(2, SAMPLES, 200)
@@ -44,9 +46,10 @@ for d in WIDTHS:
 
 # %% [markdown]
 # ## Entropy
-# 64 keys compete for one query. With large scores the softmax puts nearly all weight on the largest: it becomes a hard choice before anything has
-# been learned. Divided by √d the scores are unit normals whatever d is. For n such scores the entropy of the softmax is close to log n − 1/2 nats:
-# log Σeˣ is close to log n + 1/2, and the mean score under the weights is close to 1.
+# 64 keys compete for one query. With large scores the softmax puts nearly all weight on the largest: it
+# becomes a hard choice before anything has been learned. Divided by √d the scores are unit normals whatever d
+# is. For n such scores the entropy of the softmax is close to log n − 1/2 nats: log Σeˣ is close to log n +
+# 1/2, and the mean score under the weights is close to 1.
 
 # %%
 KEYS = 64
@@ -82,9 +85,10 @@ assert unscaled[512] < 0.6 < 2.5 < unscaled[4]
 
 # %% [markdown]
 # ## Gradient
-# The derivative of the softmax is diag(p) − ppᵀ. Its trace, Σ pⱼ(1 − pⱼ), is 1 − Σ pⱼ²: nearly 1 for spread weights, 0 for a hard choice. Without
-# scaling the gradient that reaches queries and keys at d = 512 is a small part of what it could be. This is what the paper suspects:
-# large products push the softmax into regions with very small gradients.
+# The derivative of the softmax is diag(p) − ppᵀ. Its trace, Σ pⱼ(1 − pⱼ), is 1 − Σ pⱼ²: nearly 1 for spread
+# weights, 0 for a hard choice. Without scaling the gradient that reaches queries and keys at d = 512 is a
+# small part of what it could be. This is what the paper suspects: large products push the softmax into
+# regions with very small gradients.
 
 # %%
 gradients: dict[str, list[tuple[float, float]]] = {"q·k": [], "q·k / √d": []}
@@ -109,9 +113,10 @@ print(f"without scaling, d = 512: {dict(gradients['q·k'])[512]:.2f}")
 
 # %% [markdown]
 # ## Where the argument ends
-# It is about independent vectors. A query that equals its key has q·k = ‖q‖², which is close to d, and after division still √d: 8 at d = 64. A token that
-# shares query and key map would attend to itself almost only. And trained weights may make scores as large as they like: the division
-# decides where training starts, not where it ends.
+# It is about independent vectors. A query that equals its key has q·k = ‖q‖², which is close to d, and after
+# division still √d: 8 at d = 64. A token that shares query and key map would attend to itself almost only.
+# And trained weights may make scores as large as they like: the division decides where training starts, not
+# where it ends.
 
 # %%
 words = torch.randn(8, 64)
@@ -129,8 +134,9 @@ assert weights.diagonal().min() > 0.9
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `scale_for(variance_q, variance_k, d)`: the factor that brings q·k to variance 1 if the components of q and k have mean 0 and these
-#    variances.
-# 2. Write `softmax_jacobian(scores)`: the matrix ∂pᵢ/∂scoreⱼ of shape (n, n) for scores of shape (n,), from the formula above, without autograd.
+# 1. Write `scale_for(variance_q, variance_k, d)`: the factor that brings q·k to variance 1 if the components
+#    of q and k have mean 0 and these variances.
+# 2. Write `softmax_jacobian(scores)`: the matrix ∂pᵢ/∂scoreⱼ of shape (n, n) for scores of shape (n,), from
+#    the formula above, without autograd.
 #
 # Put both into a file and run `regard lessons check 2 answer.py`.

@@ -1,9 +1,11 @@
 # %% [markdown]
 # # Lesson 3: From factorisation machines to attention
 #
-# The score of attention is the pairwise interaction of a factorisation machine, computed for all pairs of positions instead of one vector with itself.
+# The score of attention is the pairwise interaction of a factorisation machine, computed for all pairs of
+# positions instead of one vector with itself.
 #
-# Source: Lars Schmidt-Thieme, *Deep Learning: Attention Layers*, University of Hildesheim; Rendle 2010, *Factorization Machines*.
+# Source: Lars Schmidt-Thieme, *Deep Learning: Attention Layers*, University of Hildesheim; Rendle 2010,
+# *Factorization Machines*.
 
 # %%
 import torch
@@ -17,8 +19,9 @@ M, K = 12, 2  # predictors, rank
 
 # %% [markdown]
 # ## A linear model cannot see pairs
-# y = wᵀx adds up what each predictor contributes. Here the target is an interaction: x₀ counts only together with x₁, and x₂ with x₃. Every predictor has
-# no effect of its own, so the best linear model explains nothing (R² = 0).
+# y = wᵀx adds up what each predictor contributes. Here the target is an interaction: x₀ counts only together
+# with x₁, and x₂ with x₃. Every predictor has no effect of its own, so the best linear model explains nothing
+# (R² = 0).
 
 # %%
 ROWS = by_size(full=4_000, small=2_000)
@@ -42,7 +45,8 @@ expect(
 
 # %% [markdown]
 # ## A matrix of interactions
-# y = xᵀWx has a weight for each pair of predictors: M² of them, 144 here. It is linear in W, so least squares finds it.
+# y = xᵀWx has a weight for each pair of predictors: M² of them, 144 here. It is linear in W, so least squares
+# finds it.
 
 # %%
 pairs = (x[:, :, None] * x[:, None, :]).flatten(1)  # (rows, M·M)
@@ -68,9 +72,10 @@ show(
 
 # %% [markdown]
 # ## Low rank
-# With many predictors M² is too much: a recommender with 10,000 users and items would have 10⁸ weights, most of them for pairs that were never seen.
-# A factorisation machine has a vector of K numbers per predictor: y = xᵀWᵀVx with W, V of shape (K, M). The interaction matrix WᵀV has
-# rank K at most, and (Wx)·(Vx) takes O(KM) operations instead of M². The target above has rank 4 as a symmetric matrix, but xᵀAx needs only one
+# With many predictors M² is too much: a recommender with 10,000 users and items would have 10⁸ weights, most
+# of them for pairs that were never seen. A factorisation machine has a vector of K numbers per predictor: y =
+# xᵀWᵀVx with W, V of shape (K, M). The interaction matrix WᵀV has rank K at most, and (Wx)·(Vx) takes O(KM)
+# operations instead of M². The target above has rank 4 as a symmetric matrix, but xᵀAx needs only one
 # triangle of it: rank 2 is enough.
 
 # %%
@@ -97,8 +102,9 @@ assert rank == K
 
 # %% [markdown]
 # ## Matrix factorisation is a special case
-# Users and items as one-hot vectors, y = (Wx₁)·(Vx₂): a factorisation machine on the concatenation x = (x₁, x₂) with W′ = [W 0] and V′ = [0 V].
-# The lecture writes it with the symmetric block matrix of ½WᵀV and ½VᵀW instead, which has rank 2K: the same function of x.
+# Users and items as one-hot vectors, y = (Wx₁)·(Vx₂): a factorisation machine on the concatenation x = (x₁,
+# x₂) with W′ = [W 0] and V′ = [0 V]. The lecture writes it with the symmetric block matrix of ½WᵀV and ½VᵀW
+# instead, which has rank 2K: the same function of x.
 
 # %%
 users, items = 5, 7
@@ -122,9 +128,10 @@ expect(
 
 # %% [markdown]
 # ## All pairs of positions
-# So far one vector interacts with itself and gives one number. A sequence X of T vectors has T² pairs (x_t, x_s): XWᵀVXᵀ is a T × T matrix of interactions,
-# with the same low-rank matrix for every pair. Its diagonal is the factorisation machine of each position. Normalise each row, multiply with values XUᵀ,
-# and this is attention: Wx is called the query, Vx the key, Ux the value.
+# So far one vector interacts with itself and gives one number. A sequence X of T vectors has T² pairs (x_t,
+# x_s): XWᵀVXᵀ is a T × T matrix of interactions, with the same low-rank matrix for every pair. Its diagonal
+# is the factorisation machine of each position. Normalise each row, multiply with values XUᵀ, and this is
+# attention: Wx is called the query, Vx the key, Ux the value.
 
 # %%
 T, L = 6, 4
@@ -157,8 +164,9 @@ show(
 
 # %% [markdown]
 # ## What changed, what stayed
-# A matrix of pairwise interactions would need M² weights, attention has 2LM for the scores and KM for the values: 3M² for L = K = M, whatever the length. The cost
-# moved to the pairs: T²M operations. Lesson 8 is about this.
+# A matrix of pairwise interactions would need M² weights, attention has 2LM for the scores and KM for the
+# values: 3M² for L = K = M, whatever the length. The cost moved to the pairs: T²M operations. Lesson 8 is
+# about this.
 
 # %%
 layer = regard.MultiHead(M, heads=1, project=False, linear_bias=False)
@@ -172,8 +180,10 @@ expect(
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `factorization_machine(x, W, V)`: y = xᵀWᵀVx for x (M,), W and V (K, M), in O(KM). The check calls it with M = 200,000, where a matrix of M² numbers does not
-#    fit into memory.
-# 2. Write `attention_scores(X, W, V)`: the T × T matrix of scaled interactions before the softmax, for X (T, M) and W, V (L, M).
+# 1. Write `factorization_machine(x, W, V)`: y = xᵀWᵀVx for x (M,), W and V (K, M), in O(KM). The check calls
+#    it with M = 200,000, where a matrix of M² numbers does not fit into memory.
+# 2. Write `attention_scores(X, W, V)`: the T × T matrix of scaled interactions before the softmax, for X (T,
+#    M) and W, V (L, M).
 #
-# Put both into a file and run `regard lessons check 3 answer.py`. [Interactions](../interactions.md) fits these models to ratings.
+# Put both into a file and run `regard lessons check 3 answer.py`. [Interactions](../interactions.md) fits
+# these models to ratings.

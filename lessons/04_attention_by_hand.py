@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 4: An attention layer by hand
 #
-# Weighted means of the inputs, then queries, keys and values, then several heads, and what a token loses if it may not attend to itself.
+# Weighted means of the inputs, then queries, keys and values, then several heads, and what a token loses if
+# it may not attend to itself.
 #
-# Sources: Kenneth Enevoldsen, *Natural Language Processing, lecture 5: Attention* (2024); Lars Schmidt-Thieme, *Deep Learning: Attention
-# Layers*; Vaswani et al. 2017, section 3.2.2.
+# Sources: Kenneth Enevoldsen, *Natural Language Processing, lecture 5: Attention* (2024); Lars
+# Schmidt-Thieme, *Deep Learning: Attention Layers*; Vaswani et al. 2017, section 3.2.2.
 
 # %%
 import torch
@@ -22,8 +23,9 @@ E = torch.stack([vocabulary[word] for word in words])  # (T, M)
 
 # %% [markdown]
 # ## Values without projection
-# Enevoldsen's first form is a weighted mean of the embeddings themselves, softmax(EEᵀ)E. The dot product is large for similar vectors, so words attend mostly
-# to themselves and to their copies: both "the" have the same row. But similar words are not the only ones that matter.
+# Enevoldsen's first form is a weighted mean of the embeddings themselves, softmax(EEᵀ)E. The dot product is
+# large for similar vectors, so words attend mostly to themselves and to their copies: both "the" have the
+# same row. But similar words are not the only ones that matter.
 
 # %%
 similar = torch.softmax(E @ E.T, -1)
@@ -34,8 +36,9 @@ assert own.mean() > 0.6 and torch.allclose(similar[0], similar[4])
 
 # %% [markdown]
 # ## Queries and keys
-# Two linear maps give each word a query (what it looks for) and a key (what it offers). The values are still the embeddings: softmax(QKᵀ/√d)E. Each output is a
-# mixture of the inputs with weights that sum to 1, so no component can leave the range of the inputs.
+# Two linear maps give each word a query (what it looks for) and a key (what it offers). The values are still
+# the embeddings: softmax(QKᵀ/√d)E. Each output is a mixture of the inputs with weights that sum to 1, so no
+# component can leave the range of the inputs.
 
 # %%
 d = 4
@@ -51,8 +54,9 @@ assert bool((out <= E.max(0).values + 1e-6).all() and (out >= E.min(0).values - 
 
 # %% [markdown]
 # ## Values with projection, several heads
-# A third map gives the values, and the layer can now write something else than what it reads. One softmax gives one pattern per word; H heads give H of them.
-# In Vaswani's form every head has its own maps from all M features to M/H; the results are concatenated and projected. That is 4M² parameters for any H.
+# A third map gives the values, and the layer can now write something else than what it reads. One softmax
+# gives one pattern per word; H heads give H of them. In Vaswani's form every head has its own maps from all M
+# features to M/H; the results are concatenated and projected. That is 4M² parameters for any H.
 
 # %%
 H = 2
@@ -78,8 +82,9 @@ show(HeadGrid({"full": seen["self"].weights()[0].detach()}, title="Two heads, tw
 
 # %% [markdown]
 # ## Heads that see a slice
-# Schmidt-Thieme's lecture cuts the input: head h sees only features hM/H … (h+1)M/H. The matrix of interactions between features is then block-diagonal, and the
-# maps have M²/H parameters each instead of M². The two forms are not the same layer: here a feature of the first slice never meets one of the second.
+# Schmidt-Thieme's lecture cuts the input: head h sees only features hM/H … (h+1)M/H. The matrix of
+# interactions between features is then block-diagonal, and the maps have M²/H parameters each instead of M².
+# The two forms are not the same layer: here a feature of the first slice never meets one of the second.
 
 # %%
 sliced = regard.layers.SlicedMultiHead(M, heads=H)
@@ -112,10 +117,11 @@ expect(
 
 # %% [markdown]
 # ## Why attend to oneself?
-# Enevoldsen asks this and answers: by attending to itself a token can turn the others down. The test: reproduce your own token. With itself among the keys a layer
-# learns it at once. With the diagonal masked, the output of position t is a mixture of the other tokens. It still depends on the token through the query, which
-# chooses among the others, so the layer does better than a guess (1/16), but it never gets there. A residual connection, x + attention(x), brings the token
-# back; this is one reason why Transformers have it.
+# Enevoldsen asks this and answers: by attending to itself a token can turn the others down. The test:
+# reproduce your own token. With itself among the keys a layer learns it at once. With the diagonal masked,
+# the output of position t is a mixture of the other tokens. It still depends on the token through the query,
+# which chooses among the others, so the layer does better than a guess (1/16), but it never gets there. A
+# residual connection, x + attention(x), brings the token back; this is one reason why Transformers have it.
 
 # %%
 TOKENS, LENGTH = 16, 6
@@ -158,8 +164,9 @@ expect("diagonal masked, with residual", accuracy(others, True), 1.0, within=0.0
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `self_attention(X, Wq, Wk, Wv)` for X (T, M) and maps of shape (M, d): softmax(QKᵀ/√d)V, without `regard`.
-# 2. Write `sliced_heads(X, Wq, Wk, Wv)` for maps of shape (H, M/H, L): head h gets slice h of the features; concatenate the outputs to (T, H·L), without an output
-#    projection.
+# 1. Write `self_attention(X, Wq, Wk, Wv)` for X (T, M) and maps of shape (M, d): softmax(QKᵀ/√d)V, without
+#    `regard`.
+# 2. Write `sliced_heads(X, Wq, Wk, Wv)` for maps of shape (H, M/H, L): head h gets slice h of the features;
+#    concatenate the outputs to (T, H·L), without an output projection.
 #
 # Put both into a file and run `regard lessons check 4 answer.py`.

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 5: Order lost and regained
 #
-# Attention treats its input as a set: permute the words and the outputs are permuted in the same way; positions have to be put in.
+# Attention treats its input as a set: permute the words and the outputs are permuted in the same way;
+# positions have to be put in.
 #
-# Sources: Lars Schmidt-Thieme, *Deep Learning: Attention Layers* (separable and equivariant layers); Kenneth Enevoldsen, *Natural Language Processing,
-# lecture 5: Attention* (the two examples with words).
+# Sources: Lars Schmidt-Thieme, *Deep Learning: Attention Layers* (separable and equivariant layers); Kenneth
+# Enevoldsen, *Natural Language Processing, lecture 5: Attention* (the two examples with words).
 
 # %%
 import math
@@ -22,8 +23,9 @@ torch.manual_seed(0)
 
 # %% [markdown]
 # ## Two properties
-# A layer is *separable* if output t depends on input t alone, and *equivariant* if permuting the inputs permutes the outputs and does nothing else. The functions draw
-# random inputs and permutations and report the largest violation.
+# A layer is *separable* if output t depends on input t alone, and *equivariant* if permuting the inputs
+# permutes the outputs and does nothing else. The functions draw random inputs and permutations and report the
+# largest violation.
 
 # %%
 layers = {
@@ -44,12 +46,14 @@ assert found.pop("attention") == (False, True)
 assert set(found.values()) == {(False, False)}
 
 # %% [markdown]
-# The first two rows are the lecture's: a convolution with kernel 1 is both, attention is equivariant and not separable. The masks of a decoder, windows and ALiBi
-# depend on positions, so they already break the symmetry: a causal language model knows something about the order even without position vectors.
+# The first two rows are the lecture's: a convolution with kernel 1 is both, attention is equivariant and not
+# separable. The masks of a decoder, windows and ALiBi depend on positions, so they already break the
+# symmetry: a causal language model knows something about the order even without position vectors.
 #
 # ## The same set of words
-# "Are you happy today" and "you are happy today" are a question and a statement with the same four words. The outputs of attention without positions are the same vectors in
-# another order, so any mean over them is the same.
+# "Are you happy today" and "you are happy today" are a question and a statement with the same four words. The
+# outputs of attention without positions are the same vectors in another order, so any mean over them is the
+# same.
 
 # %%
 vocabulary = {word: torch.randn(16) for word in ("are", "you", "happy", "today")}
@@ -81,8 +85,8 @@ print(f"with sinusoidal positions: {seen:.3f}")
 assert seen > 1e-3
 
 # %% [markdown]
-# The lecture's other example: guess the next word of "the teacher told the students to open their". A model without order gets the same input for every arrangement of these
-# eight words, and "the" occurs twice.
+# The lecture's other example: guess the next word of "the teacher told the students to open their". A model
+# without order gets the same input for every arrangement of these eight words, and "the" occurs twice.
 
 # %%
 words = ["the", "teacher", "told", "the", "students", "to", "open", "their"]
@@ -91,8 +95,9 @@ expect("arrangements with the same input", orders, 20_160, within=0, source="8!/
 
 # %% [markdown]
 # ## A task that needs order
-# Does token A stand before token B? Eight positions, A and B at random places among other tokens. Swapping A and B turns the answer around and leaves the set of
-# tokens as it is, so a model without positions gives both the same answer: exactly half of a test set of such pairs is right, whatever it has learned.
+# Does token A stand before token B? Eight positions, A and B at random places among other tokens. Swapping A
+# and B turns the answer around and leaves the set of tokens as it is, so a model without positions gives both
+# the same answer: exactly half of a test set of such pairs is right, whatever it has learned.
 
 # %%
 LENGTH, TOKENS = 8, 10  # token 0 is A, token 1 is B
@@ -161,10 +166,12 @@ for name in ("sinusoidal", "learned"):
     )
 
 # %% [markdown]
-# What is left to say: this is a toy. In real text the order matters less often than one would think, so models without positions are not hopeless there, only worse.
+# What is left to say: this is a toy. In real text the order matters less often than one would think, so
+# models without positions are not hopeless there, only worse.
 #
 # ## What positions say
-# A position encoding gives each place its own vector; places are similar or not before any word is read. Lesson 6 compares the schemes.
+# A position encoding gives each place its own vector; places are similar or not before any word is read.
+# Lesson 6 compares the schemes.
 
 # %%
 table = regard.Sinusoidal(32).table(LENGTH)
@@ -186,8 +193,10 @@ expect(
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `equivariance_violation(layer, X, order)`: the largest absolute difference between "permute, then apply" and "apply, then permute" for X (T, M), a permutation
-#    `order` (T,) of positions, and any function `layer` from (T, M) to (T, K). It returns a number.
-# 2. Write `position_channel(X)`: X (T, M) with the position t = 1 … T as one more feature, of shape (T, M + 1): the simplest of the lecture's encodings.
+# 1. Write `equivariance_violation(layer, X, order)`: the largest absolute difference between "permute, then
+#    apply" and "apply, then permute" for X (T, M), a permutation `order` (T,) of positions, and any function
+#    `layer` from (T, M) to (T, K). It returns a number.
+# 2. Write `position_channel(X)`: X (T, M) with the position t = 1 … T as one more feature, of shape (T, M +
+#    1): the simplest of the lecture's encodings.
 #
 # Put both into a file and run `regard lessons check 5 answer.py`.

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 6: Position schemes, and longer than in training
 #
-# Positions can be added to the inputs or to the scores; only some schemes still work when the text is longer than any the model was trained on.
+# Positions can be added to the inputs or to the scores; only some schemes still work when the text is longer
+# than any the model was trained on.
 #
-# Sources: Vaswani et al. 2017, section 3.5; Press, Smith and Lewis 2022, *Train Short, Test Long* (ALiBi); Kenneth Enevoldsen, *Natural
-# Language Processing, lecture 5: Attention*.
+# Sources: Vaswani et al. 2017, section 3.5; Press, Smith and Lewis 2022, *Train Short, Test Long* (ALiBi);
+# Kenneth Enevoldsen, *Natural Language Processing, lecture 5: Attention*.
 
 # %%
 import math
@@ -21,8 +22,9 @@ torch.manual_seed(0)
 
 # %% [markdown]
 # ## Sinusoidal
-# PE(t) has pairs sin(t·rate), cos(t·rate) with rates from 1 to 1/10000. The similarity of two positions, PE(t)·PE(t + n), is Σ cos(n·rate): it depends on the distance alone. It
-# falls over the first steps, then rises and falls again: near is similar, but less similar does not always mean further away.
+# PE(t) has pairs sin(t·rate), cos(t·rate) with rates from 1 to 1/10000. The similarity of two positions,
+# PE(t)·PE(t + n), is Σ cos(n·rate): it depends on the distance alone. It falls over the first steps, then
+# rises and falls again: near is similar, but less similar does not always mean further away.
 
 # %%
 width = 64
@@ -47,8 +49,8 @@ assert rises == 6
 
 # %% [markdown]
 # ## ALiBi
-# ALiBi adds nothing to the inputs. It subtracts slope × distance from each score; with 8 heads the slopes are 1/2, 1/4, … 1/256. The first head sees its neighbours, the last one
-# nearly everything.
+# ALiBi adds nothing to the inputs. It subtracts slope × distance from each score; with 8 heads the slopes are
+# 1/2, 1/4, … 1/256. The first head sees its neighbours, the last one nearly everything.
 
 # %%
 zeros = torch.zeros(8, 2, 1)  # 8 heads, 2 positions
@@ -70,8 +72,9 @@ show(
 
 # %% [markdown]
 # ## Train short, test long
-# A small language model over letters, on the English sentences of the sample that comes with regard. It is trained on windows of L letters and then reads windows of L to 4L
-# letters. Press et al. did this with words, 247 million parameters and L = 512 on WikiText-103.
+# A small language model over letters, on the English sentences of the sample that comes with regard. It is
+# trained on windows of L letters and then reads windows of L to 4L letters. Press et al. did this with words,
+# 247 million parameters and L = 512 on WikiText-103.
 
 # %%
 text = letters("en")  # the 27 symbols a … z and space, as ids 0 … 26
@@ -154,8 +157,9 @@ for scheme, curve in curves.items():
 # %%
 at_L = {scheme: curve[0][1] for scheme, curve in curves.items()}
 at_4L = {scheme: curve[-1][1] for scheme, curve in curves.items()}
+changes = {scheme: at_4L[scheme] - at_L[scheme] for scheme in ("sinusoidal", "alibi")}
 print(
-    f"change from L to 4L: sinusoidal {at_4L['sinusoidal'] - at_L['sinusoidal']:+.3f} bits, ALiBi {at_4L['alibi'] - at_L['alibi']:+.3f} bits"
+    f"change from L to 4L: sinusoidal {changes['sinusoidal']:+.3f} bits, ALiBi {changes['alibi']:+.3f} bits"
 )
 expect(
     "ALiBi, change from L to 4L in bits",
@@ -168,13 +172,16 @@ assert at_4L["sinusoidal"] - at_L["sinusoidal"] > by_size(full=0.15, small=0.05)
 
 # %% [markdown]
 # ## What this shows, and what it does not
-# The direction is the paper's: beyond the training length the sinusoidal model meets vectors that it has never seen and gets worse at once, ALiBi does not. The paper also finds
-# that ALiBi *improves* with longer windows, and that a model of 1.3 billion parameters trained on 1,024 tokens matches a sinusoidal one trained on 2,048 when both read 2,048.
-# Here the improvement is at most a few hundredths of a bit: sentences of Tatoeba are short and unrelated, so there is little to gain from a longer context.
+# The direction is the paper's: beyond the training length the sinusoidal model meets vectors that it has
+# never seen and gets worse at once, ALiBi does not. The paper also finds that ALiBi *improves* with longer
+# windows, and that a model of 1.3 billion parameters trained on 1,024 tokens matches a sinusoidal one trained
+# on 2,048 when both read 2,048. Here the improvement is at most a few hundredths of a bit: sentences of
+# Tatoeba are short and unrelated, so there is little to gain from a longer context.
 #
 # ## Exercises
 # 1. Write `alibi_slopes(heads)` for a power of two: the list of slopes 2^(−8/heads), 2^(−16/heads), …
-# 2. Write `sinusoidal_table(length, width)`: the table of shape (length, width) with sin(t/10000^(2k/width)) in component 2k and the cosine in component 2k + 1,
-#    k = 0 … width/2 − 1, positions from 0.
+# 2. Write `sinusoidal_table(length, width)`: the table of shape (length, width) with sin(t/10000^(2k/width))
+#    in component 2k and the cosine in component 2k + 1, k = 0 … width/2 − 1, positions from 0.
 #
-# Put both into a file and run `regard lessons check 6 answer.py`. [Pictures](../pictures.md#positions) has the similarity matrices of all schemes.
+# Put both into a file and run `regard lessons check 6 answer.py`. [Pictures](../pictures.md#positions) has
+# the similarity matrices of all schemes.

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 7: Masks and language models
 #
-# A causal mask lets one pass train a prediction at every position; without it a model copies the answer instead of predicting it.
+# A causal mask lets one pass train a prediction at every position; without it a model copies the answer
+# instead of predicting it.
 #
-# Sources: Vaswani et al. 2017, section 3.2.3 (masking); Lars Schmidt-Thieme, *Deep Learning: Attention Layers* (decoding token by token); Shannon
-# 1951, *Prediction and Entropy of Printed English*.
+# Sources: Vaswani et al. 2017, section 3.2.3 (masking); Lars Schmidt-Thieme, *Deep Learning: Attention
+# Layers* (decoding token by token); Shannon 1951, *Prediction and Entropy of Printed English*.
 
 # %%
 import math
@@ -22,7 +23,8 @@ torch.manual_seed(0)
 
 # %% [markdown]
 # ## The mask
-# Before the softmax every score of a later position becomes −∞, so its weight is 0. Each row has one key more than the row before.
+# Before the softmax every score of a later position becomes −∞, so its weight is 0. Each row has one key more
+# than the row before.
 
 # %%
 words = ["the", "cat", "sat", "on", "the", "mat"]
@@ -40,8 +42,8 @@ expect("sum of each row", causal.sum(1).mean().item(), 1.0, within=1e-5, source=
 
 # %% [markdown]
 # ## One pass, T predictions
-# With the mask, output t depends on inputs 1 … t alone. So one pass over a sentence gives the same outputs as T passes over its prefixes, and a training sentence of T words is T
-# examples at the price of one.
+# With the mask, output t depends on inputs 1 … t alone. So one pass over a sentence gives the same outputs as
+# T passes over its prefixes, and a training sentence of T words is T examples at the price of one.
 
 # %%
 layer = regard.MultiHead(16, heads=2, mask=regard.Causal())
@@ -65,8 +67,9 @@ expect(
 
 # %% [markdown]
 # ## How well can the next letter be guessed?
-# Shannon measured English in 27 symbols, a … z and the space: 4.03 bits per letter if each is guessed from frequencies alone, 3.32 if the letter before is known. The text here, short
-# sentences of Tatoeba, is simpler than his.
+# Shannon measured English in 27 symbols, a … z and the space: 4.03 bits per letter if each is guessed from
+# frequencies alone, 3.32 if the letter before is known. The text here, short sentences of Tatoeba, is simpler
+# than his.
 
 # %%
 text = letters("en")
@@ -86,12 +89,13 @@ expect("bits per letter after one letter", two, 3.32, within=0.4, source="Shanno
 
 # %% [markdown]
 # ## With and without the mask
-# Two equal models learn to predict the next letter, one with a causal mask, one without. The one without a mask sees the next letter in its input and only has to copy it.
+# Two equal models learn to predict the next letter, one with a causal mask, one without. The one without a
+# mask sees the next letter in its input and only has to copy it.
 
 
 # %%
 class LettersModel(nn.Module):
-    """Two attention layers over letters, with a learned bias per distance (T5's): it can point to exactly one neighbour."""
+    """Two attention layers over letters; a bias per distance (T5's) lets them point to one neighbour."""
 
     def __init__(self, mask: regard.Causal | None, dim: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -150,9 +154,8 @@ show(
 
 # %%
 print(f"last training loss: causal {with_curve[-1][1]:.2f} bits, no mask {without_curve[-1][1]:.2f} bits")
-print(
-    f"a letter that is not in the input: causal {honest(with_mask):.2f} bits, no mask {honest(without_mask):.2f} bits"
-)
+with_bits, without_bits = honest(with_mask), honest(without_mask)
+print(f"a letter that is not in the input: causal {with_bits:.2f} bits, no mask {without_bits:.2f} bits")
 assert without_curve[-1][1] < with_curve[-1][1] - by_size(full=1.0, small=0.1)
 assert honest(without_mask) > honest(with_mask) + by_size(full=0.8, small=0.1)
 expect(
@@ -164,9 +167,11 @@ expect(
 )
 
 # %% [markdown]
-# The training loss of the model without a mask falls to almost nothing, and it has learned little about English: asked for a letter that is not in its input, it is no better than a table
-# of letter pairs. The model with the mask is as good as its training loss says. Shannon estimated about one bit per letter for people who know the 100 letters before; a model of 100,000 weights with half a minute
-# of training is not there.
+# The training loss of the model without a mask falls to almost nothing, and it has learned little about
+# English: asked for a letter that is not in its input, it is no better than a table of letter pairs. The
+# model with the mask is as good as its training loss says. Shannon estimated about one bit per letter for
+# people who know the 100 letters before; a model of 100,000 weights with half a minute of training is not
+# there.
 #
 # ## Generating
 # The causal model now writes, letter by letter: p(y_t given y_<t), drawn with temperature ½.
@@ -182,8 +187,9 @@ print("".join(ALPHABET[i] for i in ids.tolist()))
 
 # %% [markdown]
 # ## Two more masks
-# *Padding* hides the empty places of shorter sentences in a batch. *Documents* packs several sentences into one row without padding: a token sees its own document alone. Both
-# combine with the causal mask by `&`, and packing changes no output.
+# *Padding* hides the empty places of shorter sentences in a batch. *Documents* packs several sentences into
+# one row without padding: a token sees its own document alone. Both combine with the causal mask by `&`, and
+# packing changes no output.
 
 # %%
 layer = regard.MultiHead(16, heads=2)
@@ -203,7 +209,9 @@ expect(
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `causal_attention(Q, K, V)` for tensors (T, d): softmax(QKᵀ/√d)V where no position sees a later one, without `regard`.
-# 2. Write `packing_mask(lengths)`: the boolean matrix (T, T), T = sum of lengths, that is True where a query may see a key in causal attention over packed documents.
+# 1. Write `causal_attention(Q, K, V)` for tensors (T, d): softmax(QKᵀ/√d)V where no position sees a later
+#    one, without `regard`.
+# 2. Write `packing_mask(lengths)`: the boolean matrix (T, T), T = sum of lengths, that is True where a query
+#    may see a key in causal attention over packed documents.
 #
 # Put both into a file and run `regard lessons check 7 answer.py`.

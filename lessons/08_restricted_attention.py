@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 8: Restricted attention
 #
-# A window makes attention cheaper and paths longer: what is further away than layers × reach cannot arrive.
+# A window makes attention cheaper and paths longer: information from beyond layers × window cannot reach a
+# token.
 #
-# Source: Lars Schmidt-Thieme, *Deep Learning: Attention Layers* (the table of convolution, attention and restricted attention). The lecture's table
-# does not count everything; both numbers are below.
+# Source: Lars Schmidt-Thieme, *Deep Learning: Attention Layers* (the table of convolution, attention and
+# restricted attention). The lecture's table does not count everything; both numbers are below.
 
 # %%
 import torch
@@ -19,8 +20,9 @@ torch.manual_seed(0)
 
 # %% [markdown]
 # ## A band of the matrix
-# Position t sees s only if |t − s| ≤ K/2: K + 1 keys for even K. Masked before the softmax, the remaining weights sum to 1. The lecture's formula multiplies the finished attention with the
-# band instead: then the rows sum to less than 1, because what was outside is lost.
+# Position t sees s only if |t − s| ≤ K/2: K + 1 keys for even K. Masked before the softmax, the remaining
+# weights sum to 1. The lecture's formula multiplies the finished attention with the band instead: then the
+# rows sum to less than 1, because what was outside is lost.
 
 # %%
 T, K = 12, 4
@@ -38,8 +40,10 @@ assert after.sum(1).max() <= 1 + 1e-6 and after.sum(1).min() < 0.99
 
 # %% [markdown]
 # ## Cost
-# The lecture's table: attention has 3M² parameters and T²M operations, restricted attention TKM operations, a convolution of kernel K has KM² and TKM². Counted exactly, attention also projects
-# its inputs, 3TM², and computes both scores and values, 2T²M. For long sequences the square dominates; for short ones the projections do.
+# The lecture's table: attention has 3M² parameters and T²M operations, restricted attention TKM operations, a
+# convolution of kernel K has KM² and TKM². Counted exactly, attention also projects its inputs, 3TM², and
+# computes both scores and values, 2T²M. For long sequences the square dominates; for short ones the
+# projections do.
 
 # %%
 M, K = 64, 32
@@ -94,8 +98,9 @@ expect("restricted: twice the length", ratio, 2.0, within=0.1, source="TKM")
 
 # %% [markdown]
 # ## Path length
-# How many layers does it take until every position has heard of every other? One with full attention. A band reaches K/2 to each side, so it takes about 2T/K layers; the lecture's table says T/K, the
-# order of magnitude.
+# How many layers does it take until every position has heard of every other? One with full attention. A band
+# reaches K/2 to each side, so it takes about 2T/K layers; the lecture's table says T/K, the order of
+# magnitude.
 
 # %%
 for n in (N // 16, N // 4, N):
@@ -111,8 +116,10 @@ assert cost(full, N).path_length == 1
 
 # %% [markdown]
 # ## Quality
-# Does it matter? The task: somewhere in the sequence stands a marked token, the rest is noise; the last position has to say which token it was. Two causal layers with a window of 4 see 8 steps
-# back: at distance 8 the token can arrive over one intermediate position, at 9 it cannot, whatever the weights. Full attention sees all distances.
+# Does it matter? The task: somewhere in the sequence stands a marked token, the rest is noise; the last
+# position has to say which token it was. Two causal layers with a window of 4 see 8 steps back: at distance 8
+# the token can arrive over one intermediate position, at 9 it cannot, whatever the weights. Full attention
+# sees all distances.
 
 # %%
 TOKENS, LENGTH = 8, 20
@@ -182,11 +189,15 @@ assert by_name["window of 4, two layers"][4] > 0.9
 assert min(by_name["full"].values()) > 0.9
 
 # %% [markdown]
-# The accuracy falls from 1 to chance between two neighbouring distances: this limit is not about training. In real text most of what matters is near, so a window costs less quality than here: the loss
-# is only large where something far away decides. That is why models mix layers with windows and layers that see everything, as Longformer (Beltagy et al. 2020) does.
+# The accuracy falls from 1 to chance between two neighbouring distances: this limit is not about training. In
+# real text most of what matters is near, so a window costs less quality than here: the loss is only large
+# where something far away decides. That is why models mix layers with windows and layers that see everything,
+# as Longformer (Beltagy et al. 2020) does.
 #
 # ## Exercises
 # 1. Write `window_mask(T, K)`: the boolean matrix (T, T) that is True where |t − s| ≤ K/2.
-# 2. Write `layers_needed(T, K)`: the smallest number of layers with this window (even K) after which every position depends on every other.
+# 2. Write `layers_needed(T, K)`: the smallest number of layers with this window (even K) after which every
+#    position depends on every other.
 #
-# Put both into a file and run `regard lessons check 8 answer.py`. `regard cost` prints the table of this lesson for any T, M and K, with times.
+# Put both into a file and run `regard lessons check 8 answer.py`. `regard cost` prints the table of this
+# lesson for any T, M and K, with times.

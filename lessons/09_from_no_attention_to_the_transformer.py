@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 9: From no attention to the Transformer
 #
-# Six translators, each a small step from the one before: no attention, raw scores, softmax, parameterised, Bahdanau, Transformer. On
-# one task and with the same training, the first steps bring most.
+# Six translators, each a small step from the one before: no attention, raw scores, softmax, parameterised,
+# Bahdanau, Transformer. On one task and with the same training, the first steps bring most.
 #
 # Sources: *Deep Learning IX* for the first four, Bahdanau et al. 2015, Vaswani et al. 2017.
 
@@ -50,8 +50,9 @@ for title, (name, words) in STEPS.items():
 
 # %% [markdown]
 # ## Why raw scores are not enough
-# Raw scores have no scale: y^a(t) sums over all words, so it grows with the sentence and with the states. Softmax makes it a mean,
-# which has the size of one state however long the sentence is. Here with random states of width 64:
+# Raw scores have no scale: y^a(t) sums over all words, so it grows with the sentence and with the states.
+# Softmax makes it a mean, which has the size of one state however long the sentence is. Here with random
+# states of width 64:
 
 # %%
 torch.manual_seed(0)
@@ -72,8 +73,8 @@ expect("softmax, 64 words against 4", growth["softmax"], 1.0, within=0.2, source
 
 # %% [markdown]
 # ## The six on a task of some seconds
-# Reverse a sequence of 4 to 12 symbols. It needs what translation needs, a different source position at every step, and no
-# vocabulary. The models have the decoders of the recipes at width 64.
+# Reverse a sequence of 4 to 12 symbols. It needs what translation needs, a different source position at every
+# step, and no vocabulary. The models have the decoders of the recipes at width 64.
 
 # %%
 SYMBOLS, COUNT = 16, by_size(full=200, small=100)
@@ -131,14 +132,16 @@ for title, row in right.items():
 assert right["no attention"][12] + 0.05 < right["raw scores"][12] < right["softmax"][12] - 0.1
 
 # %% [markdown]
-# Raw scores already help, and softmax helps more. The Transformer learns this in more steps than the recurrent models, which have the order of
-# the sequence built in: it has to find out what its position encodings mean.
+# Raw scores already help, and softmax helps more. The Transformer learns this in more steps than the
+# recurrent models, which have the order of the sequence built in: it has to find out what its position
+# encodings mean.
 
 # %% [markdown]
 # ## The six on a corpus
-# `python -m benchmarks.progression` trains the recipes above on one corpus and measures BLEU, BLEU by length, alignment error (lesson 11),
-# faithfulness (lesson 18) and FLOPs. The log here is that of a small run: everyday sentences of the most frequent words, a quarter of the
-# width, 500 steps, less than a minute of one core per model.
+# `python -m benchmarks.progression` trains the recipes above on one corpus and measures BLEU, BLEU by length,
+# alignment error (lesson 11), faithfulness (lesson 18) and FLOPs. The log here is that of a small run:
+# everyday sentences of the most frequent words, a quarter of the width, 500 steps, less than a minute of one
+# core per model.
 
 # %%
 log = read_log("progression-tatoeba", "python -m benchmarks.progression")
@@ -150,8 +153,9 @@ if log:
     assert bleu["none"] + 3 < bleu["raw"] < bleu["softmax"] - 3, "the first two steps are not visible"
 
 # %% [markdown]
-# Raw scores and softmax bring six points each. Parameterised attention and Bahdanau's are within two points of softmax, which is what another
-# seed can change. The Transformer is behind: 500 steps are too few for it, as for the reversed sequences above.
+# Raw scores and softmax bring six points each. Parameterised attention and Bahdanau's are within two points
+# of softmax, which is what another seed can change. The Transformer is behind: 500 steps are too few for it,
+# as for the reversed sequences above.
 
 # %% [markdown]
 # ## The papers' values, and ours at full size
@@ -160,17 +164,19 @@ if log:
 # | WMT-2014 English-French (Bahdanau et al. 2015, table 1, up to 50 words; Vaswani et al. 2017) | 17.8 | 26.8 | 38.1 (base) |
 # | Multi30k German-English, test 2016 (`regard train multi30k-de-en-…`, 0.3.0, 2026-11-15, [results](../results.md)) | 26.9 | 41.3 | 43.0 |
 #
-# Bahdanau's BLEU is 1.50 times that of no attention in the paper, 1.53 times on Multi30k, and 2.1 times in the small log. The systems of the
-# first row had different data and sizes.
+# Bahdanau's BLEU is 1.50 times that of no attention in the paper, 1.53 times on Multi30k, and 2.1 times in
+# the small log. The systems of the first row had different data and sizes.
 
 # %% [markdown]
 # ## What small data does not show
-# With so few steps the last models do not yet pay for themselves; on Multi30k with 6000 steps each they do (the table above). Alignment error is
-# measured on parliament text that no model here was trained on, and stays high. One seed.
+# With so few steps the last models do not yet pay for themselves; on Multi30k with 6000 steps each they do
+# (the table above). Alignment error is measured on parliament text that no model here was trained on, and
+# stays high. One seed.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `simple_attention(states, query)` for `states` (T, d) and `query` (d,): y^a with softmax, (d,).
-# 2. Write `raw_attention(states, query)`: D's first form without softmax, as one matrix product [y^e]ᵀ[y^e] applied to the query.
+# 2. Write `raw_attention(states, query)`: D's first form without softmax, as one matrix product [y^e]ᵀ[y^e]
+#    applied to the query.
 #
 # Put both into a file and run `regard lessons check 9 answer.py`.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lesson 10: The bottleneck
 #
-# Without attention a whole sentence must fit into one vector. Short ones do; the longer the sentence, the more is lost. With attention
-# the decoder reads every state, and quality holds as sentences grow.
+# Without attention a whole sentence must fit into one vector. Short ones do; the longer the sentence, the
+# more is lost. With attention the decoder reads every state, and quality holds as sentences grow.
 #
-# Sources: *Deep Learning IX* (the bottleneck problem); Cho et al. 2014 measured the fall; Bahdanau et al. 2015, figure 2, showed that
-# attention removes it.
+# Sources: *Deep Learning IX* (the bottleneck problem); Cho et al. 2014 measured the fall; Bahdanau et al.
+# 2015, figure 2, showed that attention removes it.
 
 # %%
 import torch
@@ -18,8 +18,9 @@ from regard.pictures import LineChart
 
 # %% [markdown]
 # ## How much fits into a vector?
-# The task is to repeat a sequence of symbols backwards. A sequence of T symbols out of 16 has 4T bits, and each further symbol needs
-# four more in the state of the encoder. We train on lengths 2 to 14 and read accuracy by length.
+# The task is to repeat a sequence of symbols backwards. A sequence of T symbols out of 16 has 4T bits, and
+# each further symbol needs four more in the state of the encoder. We train on lengths 2 to 14 and read
+# accuracy by length.
 
 # %%
 SYMBOLS, STEPS = 16, by_size(full=250, small=80)
@@ -83,7 +84,8 @@ show(
 )
 
 # %% [markdown]
-# A wider vector holds more, and still falls. Attention at a quarter of the width does better on long sequences.
+# A wider vector holds more, and still falls. Attention at a quarter of the width does better on long
+# sequences.
 
 # %%
 narrow, wide, attends = right.values()
@@ -102,8 +104,9 @@ assert wide[14] > narrow[14], "a wider state did not hold more"
 
 # %% [markdown]
 # ## Translation: BLEU by length
-# Each bucket of sentences is scored as a corpus of its own. A bucket needs some hundred sentences: the BLEU of ten changes by several points
-# with one word. `regard.evaluation.bleu_by_length` counts the words of the source:
+# Each bucket of sentences is scored as a corpus of its own. A bucket needs some hundred sentences: the BLEU
+# of ten changes by several points with one word. `regard.evaluation.bleu_by_length` counts the words of the
+# source:
 
 # %%
 sources = ["a b c", "a b c d e f g", "a b c d e f g h"]
@@ -112,8 +115,8 @@ references = ["u v w x", "p q r s t u v", "p q r s t x y z"]
 print(bleu_by_length(translations, references, sources, edges=(5,), tokenize="none"))
 
 # %% [markdown]
-# Two logs are read here if they are there: Tatoeba, whose sentences are short, and Europarl, whose buckets reach beyond 40 words (278, 905, 811,
-# 563 and 443 test sentences).
+# Two logs are read here if they are there: Tatoeba, whose sentences are short, and Europarl, whose buckets
+# reach beyond 40 words (278, 905, 811, 563 and 443 test sentences).
 
 # %%
 COMMANDS = {
@@ -152,18 +155,18 @@ if tatoeba:
     for name in ("none", "softmax", "bahdanau"):
         third, last = (bucket["bleu"] for bucket in tatoeba["models"][name]["by_length"][-2:])
         kept[name] = last / third
-        print(
-            f"{tatoeba['models'][name]['title']:14} keeps {kept[name]:.0%} of its BLEU from 8–9 words to 10 or more"
-        )
+        title = tatoeba["models"][name]["title"]
+        print(f"{title:14} keeps {kept[name]:.0%} of its BLEU from 8–9 words to 10 or more")
     assert kept["none"] < min(kept["softmax"], kept["bahdanau"]) - 0.05, (
         "the model without attention did not fall more"
     )
 
 # %% [markdown]
 # ## The papers' values
-# Bahdanau et al. (figure 2): without attention BLEU falls steeply beyond 20 to 30 words; RNNsearch-50 shows no fall up to 60. Over all sentences
-# of the test set (table 1) 17.82 without attention and 26.75 with it. On Multi30k German-English (0.3.0, 2026-11-15,
-# [results](../results.md#bleu-by-sentence-length)) we measured, without and with Bahdanau's attention:
+# Bahdanau et al. (figure 2): without attention BLEU falls steeply beyond 20 to 30 words; RNNsearch-50 shows
+# no fall up to 60. Over all sentences of the test set (table 1) 17.82 without attention and 26.75 with it. On
+# Multi30k German-English (0.3.0, 2026-11-15, [results](../results.md#bleu-by-sentence-length)) we measured,
+# without and with Bahdanau's attention:
 #
 # | words | sentences | no attention | Bahdanau |
 # |---|---|---|---|
@@ -171,17 +174,20 @@ if tatoeba:
 # | 11–20 | 914 | 20.5 | 37.9 |
 # | 21–30 | 41 | 16.9 | 32.8 |
 #
-# From the first bucket to the second, the model without attention loses 14 per cent of its BLEU and the one with it gains 3.
+# From the first bucket to the second, the model without attention loses 14 per cent of its BLEU and the one
+# with it gains 3.
 
 # %% [markdown]
 # ## What small data does not show
-# Captions and everyday sentences are short: beyond 20 words Multi30k has 46 test sentences, too few to tell. The paper's range, up to 60 words,
-# needs Europarl and models of its size; the command above trains them on a GPU. And a model that has seen too little data is bad at every
-# length, so its curve is low and flat: the fall shows only after enough training.
+# Captions and everyday sentences are short: beyond 20 words Multi30k has 46 test sentences, too few to tell.
+# The paper's range, up to 60 words, needs Europarl and models of its size; the command above trains them on a
+# GPU. And a model that has seen too little data is bad at every length, so its curve is low and flat: the
+# fall shows only after enough training.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `bits(length, symbols)`: how many bits a sequence of `length` symbols out of `symbols` has.
-# 2. Write `buckets(lengths, edges)`: the number of sentences with up to edges[0] words, up to edges[1], …, and more.
+# 2. Write `buckets(lengths, edges)`: the number of sentences with up to edges[0] words, up to edges[1], …,
+#    and more.
 #
 # Put both into a file and run `regard lessons check 10 answer.py`.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lesson 11: The attention matrix as an alignment
 #
-# Which source word does a target word come from? Nobody tells the model, and its attention matrix answers anyway. Against
-# alignments by hand the answer has an error rate, and that number belongs beside the picture.
+# Which source word does a target word come from? Nobody tells the model, and its attention matrix answers
+# anyway. Against alignments by hand the answer has an error rate, and that number belongs beside the picture.
 #
-# Sources: Enevoldsen (*he hit me with a pie* / *il m'a entarté*) and *Deep Learning IX* (*cats do not like dogs*, where the negation moves); Bahdanau
-# et al. 2015, figure 3; Och and Ney 2003 for the error rate.
+# Sources: Enevoldsen (*he hit me with a pie* / *il m'a entarté*) and *Deep Learning IX* (*cats do not like
+# dogs*, where the negation moves); Bahdanau et al. 2015, figure 3; Och and Ney 2003 for the error rate.
 
 # %%
 import tempfile
@@ -23,8 +23,8 @@ from regard.pipelines.word_links import mutual, strongest
 
 # %% [markdown]
 # ## A translation whose alignment is known
-# Words in, the same words out in reverse order: target word t comes from source word T − 1 − t. A decoder with softmax attention
-# learns it from pairs alone, and its matrix is the alignment: the other diagonal.
+# Words in, the same words out in reverse order: target word t comes from source word T − 1 − t. A decoder
+# with softmax attention learns it from pairs alone, and its matrix is the alignment: the other diagonal.
 
 # %%
 WORDS, LENGTH, STEPS = 16, 8, by_size(full=300, small=120)
@@ -81,7 +81,8 @@ error = score([predicted], [gold]).aer
 expect("AER of five links", error, 1 - (3 + 4) / (5 + 4), within=1e-9, source="Och and Ney 2003, by hand")
 
 # %% [markdown]
-# The reversed sentences have exact gold. Each target word is linked with the source word of its largest weight:
+# The reversed sentences have exact gold. Each target word is linked with the source word of its largest
+# weight:
 
 # %%
 exact = frozenset((LENGTH - 1 - t, t) for t in range(LENGTH))
@@ -103,8 +104,9 @@ assert errors["the diagonal"] == 1.0
 
 # %% [markdown]
 # ## A small translator
-# Bahdanau's decoder, trained for some hundred steps on the included sample of everyday sentences, English to German. As in *cats do not like
-# dogs* the negation stands before the verb in English; in German it goes to the end. (The sample has *dog*, but neither *cats* nor *dogs*.)
+# Bahdanau's decoder, trained for some hundred steps on the included sample of everyday sentences, English to
+# German. As in *cats do not like dogs* the negation stands before the verb in English; in German it goes to
+# the end. (The sample has *dog*, but neither *cats* nor *dogs*.)
 
 # %%
 recipe = {
@@ -152,8 +154,8 @@ for index, words in align_words(list(EXAMPLES), list(EXAMPLES.values()), model):
 
 # %% [markdown]
 # ## Against gold
-# `python -m benchmarks.progression` scores the models of lesson 9 on the English-French Hansards, which two annotators aligned by hand
-# (Och and Ney). Links are mutual: both words are each other's strongest.
+# `python -m benchmarks.progression` scores the models of lesson 9 on the English-French Hansards, which two
+# annotators aligned by hand (Och and Ney). Links are mutual: both words are each other's strongest.
 
 # %%
 log = read_log("progression-tatoeba", "python -m benchmarks.progression")
@@ -178,22 +180,26 @@ if log:
         show(MatrixPicture(matrix, french, english, title=title, row_title="target", column_title="source"))
 
 # %% [markdown]
-# The models were trained on everyday sentences of a thousand words, the gold is from a parliament: a quarter of its words are new to them, and
-# all of them align worse than the diagonal, which fits two languages with a similar order of words. Softmax aligns better than raw scores.
+# The models were trained on everyday sentences of a thousand words, the gold is from a parliament: a quarter
+# of its words are new to them, and all of them align worse than the diagonal, which fits two languages with a
+# similar order of words. Softmax aligns better than raw scores.
 
 # %% [markdown]
-# Published on these 447 sentences, by systems trained on 1.1 million pairs of Hansards: fast_align 16.4, GIZA++ about 8. Two Transformers that we
-# trained on Europarl have 15.7 (one direction) and 11.8 (both joined): [alignment](../alignment.md), regard 0.4.0, 2026-11-15.
+# Published on these 447 sentences, by systems trained on 1.1 million pairs of Hansards: fast_align 16.4,
+# GIZA++ about 8. Two Transformers that we trained on Europarl have 15.7 (one direction) and 11.8 (both
+# joined): [alignment](../alignment.md), regard 0.4.0, 2026-11-15.
 
 # %% [markdown]
 # ## What small data does not show
-# A translator of some hundred steps aligns the words that it has learned to translate and guesses the rest: its *nicht* attends to the end of the
-# sentence more than to *doesn't*. *pie* and *entarté* are in no small vocabulary. Bahdanau et al. show clean matrices after five days of training. And an alignment is not an explanation:
-# see lesson 18.
+# A translator of some hundred steps aligns the words that it has learned to translate and guesses the rest:
+# its *nicht* attends to the end of the sentence more than to *doesn't*. *pie* and *entarté* are in no small
+# vocabulary. Bahdanau et al. show clean matrices after five days of training. And an alignment is not an
+# explanation: see lesson 18.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `aer(links, sure, possible)` for sets of (source, target).
-# 2. Write `mutual_links(weights)` for a tensor (target, source): the set of (source, target) in which each is the other's largest weight.
+# 2. Write `mutual_links(weights)` for a tensor (target, source): the set of (source, target) in which each is
+#    the other's largest weight.
 #
 # Put both into a file and run `regard lessons check 11 answer.py`.

@@ -5,8 +5,8 @@
 # arrives. Attention gives every word an edge of its own to the output, and the gradient takes it.
 #
 # Source: Enevoldsen's lecture ("the gradient has to flow through the entire sequence") and *Deep Learning IX*
-# ("attention allows the decoder to look back into the past as far as it wants"). The argument is that of Bengio,
-# Simard and Frasconi (1994): a product of many factors below 1 vanishes exponentially.
+# ("attention allows the decoder to look back into the past as far as it wants"). The argument is that of
+# Bengio, Simard and Frasconi (1994): a product of many factors below 1 vanishes exponentially.
 
 # %%
 import math
@@ -30,8 +30,8 @@ def translator(attention: str, cell: str = "gru") -> torch.nn.Module:
 
 # %% [markdown]
 # ## Two models that differ by one word
-# Without attention everything about the source goes through the last encoder state. With `attention: dot` each
-# step of the decoder also reads all encoder states, and they are orange in the drawing.
+# Without attention everything about the source goes through the last encoder state. With `attention: dot`
+# each step of the decoder also reads all encoder states, and they are orange in the drawing.
 
 # %%
 for attention in ("none", "dot"):
@@ -40,8 +40,8 @@ for attention in ("none", "dot"):
 # %% [markdown]
 # ## The gradient at each word
 # The loss is that of one target word, the last of six. Its gradient with respect to the embedding of source
-# word s says how much the model would learn from an error about that word. The models are untrained: this is what
-# the first step of training sees.
+# word s says how much the model would learn from an error about that word. The models are untrained: this is
+# what the first step of training sees.
 
 
 # %%
@@ -73,9 +73,10 @@ title = "Gradient that reaches each of 60 source words"
 show(LineChart(series, title, "source word", "norm of the gradient", log_y=True))
 
 # %% [markdown]
-# Without attention the last word gets ten orders of magnitude more than the first: in an update that adds both,
-# the first word does not count. The lectures name the effect and give no number. We compare with an earlier run of this
-# project, 3.5e-12 and 2.9e-2, by order of magnitude, since width and initial weights move the numbers.
+# Without attention the last word gets ten orders of magnitude more than the first: in an update that adds
+# both, the first word does not count. The lectures name the effect and give no number. We compare with an
+# earlier run of this project, 3.5e-12 and 2.9e-2, by order of magnitude, since width and initial weights move
+# the numbers.
 
 # %%
 source = "an earlier run of ours"
@@ -91,9 +92,9 @@ assert attending[0] / plain[0] > 1e6
 
 # %% [markdown]
 # ## Why a straight line?
-# The axis is logarithmic, so a straight line is a constant factor per step. ∂h_T/∂h_0 is a product of T Jacobians;
-# if each shrinks a vector by about the factor λ, the product is λ^T. Measure λ between words 10 and 50, and
-# predict the first word from it.
+# The axis is logarithmic, so a straight line is a constant factor per step. ∂h_T/∂h_0 is a product of T
+# Jacobians; if each shrinks a vector by about the factor λ, the product is λ^T. Measure λ between words 10
+# and 50, and predict the first word from it.
 
 # %%
 factor = float(plain[10] / plain[50]) ** (1 / 40)
@@ -132,14 +133,14 @@ assert cells["lstm"][0] > 1e2 * cells["gru"][0]
 # %% [markdown]
 # ## What this does not say
 # These are untrained models. Training moves gates towards 1 where memory pays, and a trained LSTM without
-# attention does translate 20 words. But it has to learn that first, against this gradient; lesson 13 measures how far
-# it gets. And a gradient that arrives is not yet a good translation.
+# attention does translate 20 words. But it has to learn that first, against this gradient; lesson 13 measures
+# how far it gets. And a gradient that arrives is not yet a good translation.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `step_factor(gradients)`: the factor per step λ for a tensor of gradient norms (T,) that fall by a
 #    constant factor from the last word to the first. Return a float.
-# 2. For h_t = tanh(W h_(t−1) + x_t), write `jacobian(W, states)`: ∂h_T/∂h_0 as a matrix (d, d), from W and the
-#    states h_1 … h_T, (T, d), without autograd.
+# 2. For h_t = tanh(W h_(t−1) + x_t), write `jacobian(W, states)`: ∂h_T/∂h_0 as a matrix (d, d), from W and
+#    the states h_1 … h_T, (T, d), without autograd.
 #
 # Put both into a file and run `regard lessons check 12 answer.py`.

@@ -4,8 +4,8 @@
 # Remember one symbol, read n tokens of noise, repeat the symbol. A convolution cannot beyond its reach, a
 # recurrent layer finds it harder with every step, and attention does not notice the distance.
 #
-# Source: Poerner's lecture, *Why attention?*: CNNs "can only capture local dependencies"; LSTM and GRU "can capture
-# long-range dependencies, but may find them difficult to learn".
+# Source: Poerner's lecture, *Why attention?*: CNNs "can only capture local dependencies"; LSTM and GRU "can
+# capture long-range dependencies, but may find them difficult to learn".
 
 # %%
 import torch
@@ -22,8 +22,8 @@ DISTANCES = by_size(full=(3, 6, 12, 25, 50), small=(3, 25))
 
 # %% [markdown]
 # ## The task
-# Tokens 0–7 are symbols, 8–15 are noise. The first token is a symbol, the other n are noise. After the last token
-# the model names the symbol. Guessing gives 1/8.
+# Tokens 0–7 are symbols, 8–15 are noise. The first token is a symbol, the other n are noise. After the last
+# token the model names the symbol. Guessing gives 1/8.
 
 
 # %%
@@ -37,8 +37,9 @@ print(examples(6, 3, torch.Generator().manual_seed(0)))
 
 # %% [markdown]
 # ## Four readers
-# All have the same embedding and the same output; between them is a residual layer of width 32. The convolution has
-# two layers of kernel 5: two tokens to each side and layer, so the last position sees four tokens back.
+# All have the same embedding and the same output; between them is a residual layer of width 32. The
+# convolution has two layers of kernel 5: two tokens to each side and layer, so the last position sees four
+# tokens back.
 
 
 # %%
@@ -104,9 +105,9 @@ for kind in ("rnn", "lstm"):
 
 # %% [markdown]
 # ## Cannot, and finds it difficult
-# The convolution and the recurrence fail for different reasons. Change the symbol 25 tokens back: the output of the
-# convolution stays the same to the last bit, and no training can change that. The output of the recurrent layer does
-# change, by very little: it could learn, but its gradient is that of lesson 12.
+# The convolution and the recurrence fail for different reasons. Change the symbol 25 tokens back: the output
+# of the convolution stays the same to the last bit, and no training can change that. The output of the
+# recurrent layer does change, by very little: it could learn, but its gradient is that of lesson 12.
 
 # %%
 tokens, _ = examples(25, 1, torch.Generator().manual_seed(2))
@@ -120,8 +121,9 @@ assert effect["convolution"] == 0 and 0 < effect["rnn"] < 1e-3 * effect["attenti
 
 # %% [markdown]
 # ## Where the attention model looks
-# The last position reads the first token, wherever it is: it was trained on one distance, and the same weights
-# work on others. (It has no positions: it finds the symbol by its content. The order of the noise does not matter.)
+# The last position reads the first token, wherever it is: it was trained on one distance, and the same
+# weights work on others. (It has no positions: it finds the symbol by its content. The order of the noise
+# does not matter.)
 
 # %%
 model = models["attention", far]
@@ -143,16 +145,16 @@ assert float(weights[:, 0].mean()) > 2 / 13
 
 # %% [markdown]
 # ## What small data does not show
-# With more training an LSTM learns far longer lags: Hochreiter and Schmidhuber (1997) report lags over 1000 steps,
-# after tens of thousands of sequences; 400 steps of 32 are 12 800. The claim here is about difficulty: how much training it
-# takes. And a deeper or dilated convolution reaches further, at a price in layers.
+# With more training an LSTM learns far longer lags: Hochreiter and Schmidhuber (1997) report lags over 1000
+# steps, after tens of thousands of sequences; 400 steps of 32 are 12 800. The claim here is about difficulty:
+# how much training it takes. And a deeper or dilated convolution reaches further, at a price in layers.
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `layers_needed(distance, kernel)`: the smallest number of centered convolutions (odd kernel) after which the last
-#    position sees the token `distance` before it.
-# 2. Write `copy(tokens)` for tokens (batch, T) in which exactly one token is a symbol (0–7), at any place, and the others
-#    are noise (8–15). Return the one-hot vector of the symbol, (batch, 8), within 0.01, by attention without training:
-#    one-hot values, keys that tell symbols from noise, one query.
+# 1. Write `layers_needed(distance, kernel)`: the smallest number of centered convolutions (odd kernel) after
+#    which the last position sees the token `distance` before it.
+# 2. Write `copy(tokens)` for tokens (batch, T) in which exactly one token is a symbol (0–7), at any place,
+#    and the others are noise (8–15). Return the one-hot vector of the symbol, (batch, 8), within 0.01, by
+#    attention without training: one-hot values, keys that tell symbols from noise, one query.
 #
 # Put both into a file and run `regard lessons check 13 answer.py`.

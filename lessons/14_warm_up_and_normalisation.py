@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lesson 14: Warm-up and normalisation
 #
-# A deep Transformer trains only if its residual sums are normalised. Where the norm stands decides how much the learning rate
-# needs a warm-up: after the sum (post) much, before each sublayer (pre) little.
+# A deep Transformer trains only if its residual sums are normalised. Where the norm stands decides how much
+# the learning rate needs a warm-up: after the sum (post) much, before each sublayer (pre) little.
 #
-# Sources: Poerner's second problem of Transformers (deep stacks are hard to train); Xiong et al. 2020, *On Layer Normalization
-# in the Transformer Architecture*.
+# Sources: Poerner's second problem of Transformers (deep stacks are hard to train); Xiong et al. 2020, *On
+# Layer Normalization in the Transformer Architecture*.
 
 # %%
 import math
@@ -19,8 +19,8 @@ from regard.pictures import LineChart
 
 # %% [markdown]
 # ## The task
-# A decoder of 12 layers and width 32 reads five random symbols and a separator, and repeats the symbols. Guessing one of eight
-# symbols costs ln 8 = 2.08 nats.
+# A decoder of 12 layers and width 32 reads five random symbols and a separator, and repeats the symbols.
+# Guessing one of eight symbols costs ln 8 = 2.08 nats.
 
 # %%
 SYMBOLS, SPECIALS, SEPARATOR, LENGTH = 8, 4, 12, 5
@@ -43,9 +43,10 @@ expect("guessing", math.log(SYMBOLS), 2.079, within=0.001, source="ln 8")
 
 # %% [markdown]
 # ## Before the first step
-# Xiong et al. look at the gradient of the last layer of an untrained model of L layers (theorem 1): with post it is as large at any
-# depth, with pre it falls as 1/√L. So a rate that suits a shallow post model is as violent in a deep one, exactly where training
-# starts, and warm-up is the remedy. Without a norm the sums grow with every layer, and the gradient with them.
+# Xiong et al. look at the gradient of the last layer of an untrained model of L layers (theorem 1): with post
+# it is as large at any depth, with pre it falls as 1/√L. So a rate that suits a shallow post model is as
+# violent in a deep one, exactly where training starts, and warm-up is the remedy. Without a norm the sums
+# grow with every layer, and the gradient with them.
 
 # %%
 SEEDS = by_size(full=3, small=1)
@@ -78,7 +79,8 @@ assert ratio["none"] > 5, "without normalisation the gradient did not grow with 
 
 # %% [markdown]
 # ## Learning rate × warm-up × norm
-# The whole table takes a minute or more on one core, so this lesson reads its log. It has the cross-entropy of the last ten steps.
+# The whole table takes a minute or more on one core, so this lesson reads its log. It has the cross-entropy
+# of the last ten steps.
 
 # %%
 log = read_log("trainability", "python -m benchmarks.trainability")
@@ -116,12 +118,13 @@ if log:
     )
 
 # %% [markdown]
-# At the highest rate post needs the warm-up and pre does not; without normalisation every run is far worse than guessing.
+# At the highest rate post needs the warm-up and pre does not; without normalisation every run is far worse
+# than guessing.
 
 # %% [markdown]
 # ## The same, small, now
-# A few steps are enough to see the third column: with a norm the loss falls below where it started, without one it starts far
-# above guessing and stays there.
+# A few steps are enough to see the third column: with a norm the loss falls below where it started, without
+# one it starts far above guessing and stays there.
 
 # %%
 STEPS = by_size(full=60, small=12)
@@ -141,14 +144,16 @@ for norm in ("post", "pre", "none"):
 
 # %% [markdown]
 # ## What small data does not show
-# Xiong et al. train on IWSLT-14 German-English: post-LN with Adam and without warm-up ends at 8.45 BLEU, with it near 34; pre-LN without
-# warm-up is as good as the best. Our task is tiny and a run has some hundred steps: at low rates the warm-up only costs time here, and
-# post suffers without it only at the highest rate. One seed.
+# Xiong et al. train on IWSLT-14 German-English: post-LN with Adam and without warm-up ends at 8.45 BLEU, with
+# it near 34; pre-LN without warm-up is as good as the best. Our task is tiny and a run has some hundred
+# steps: at low rates the warm-up only costs time here, and post suffers without it only at the highest rate.
+# One seed.
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `vaswani_rate(step, dim, warmup)`: the rate of Vaswani et al. 2017 (equation 3), dim^−½ · min(step^−½, step · warmup^−1.5).
-# 2. Write `sublayer(x, f, norm, where)` for `where` in ("post", "pre", "none"): the residual connection around f with `norm`
-#    after the sum, before f, or nowhere.
+# 1. Write `vaswani_rate(step, dim, warmup)`: the rate of Vaswani et al. 2017 (equation 3), dim^−½ ·
+#    min(step^−½, step · warmup^−1.5).
+# 2. Write `sublayer(x, f, norm, where)` for `where` in ("post", "pre", "none"): the residual connection
+#    around f with `norm` after the sum, before f, or nowhere.
 #
 # Put both into a file and run `regard lessons check 14 answer.py`.

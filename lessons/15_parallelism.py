@@ -1,11 +1,13 @@
 # %% [markdown]
 # # Lesson 15: Why attention runs in parallel
 #
-# A recurrent layer needs the state of step t − 1 before it can start step t: T steps, one after the other. Attention computes
-# all positions at once. It does more arithmetic, and is still faster where the hardware is wide.
+# A recurrent layer needs the state of step t − 1 before it can start step t: T steps, one after the other.
+# Attention computes all positions at once. It does more arithmetic, and is still faster where the hardware is
+# wide.
 #
-# Source: Poerner's lecture: LSTM and GRU are "sequential processing, not parallelizable", attention is "extremely parallelizable (every query
-# in every head)". Schmidt-Thieme's table and table 1 of Vaswani et al. (2017) give the counts.
+# Source: Poerner's lecture: LSTM and GRU are "sequential processing, not parallelizable", attention is
+# "extremely parallelizable (every query in every head)". Schmidt-Thieme's table and table 1 of Vaswani et al.
+# (2017) give the counts.
 
 # %%
 import torch
@@ -23,8 +25,8 @@ recurrence, attention = Recurrence(DIM, cell="lstm"), MultiHead(DIM, heads=1, pr
 
 # %% [markdown]
 # ## The loop that cannot be removed
-# Written out, a recurrence is a loop. Its input products W x_t can be done for all t at once; U h_(t−1) cannot, and here a
-# counter counts these dependent products.
+# Written out, a recurrence is a loop. Its input products W x_t can be done for all t at once; U h_(t−1)
+# cannot, and here a counter counts these dependent products.
 
 # %%
 T = 32
@@ -72,13 +74,13 @@ steps = {"LSTM": [(T, T) for T in LENGTHS], "attention": [(T, 1) for T in LENGTH
 show(LineChart(steps, "Sequential steps of one layer", "length T", "steps", log_x=True, log_y=True))
 
 # %% [markdown]
-# Attention is quadratic in T: above T = 2.5 M it does more arithmetic than the LSTM. Schmidt-Thieme's table has T²M for attention, the part that
-# grows; the projections 3TM² come on top.
+# Attention is quadratic in T: above T = 2.5 M it does more arithmetic than the LSTM. Schmidt-Thieme's table
+# has T²M for attention, the part that grows; the projections 3TM² come on top.
 
 # %% [markdown]
 # ## The time
-# Measured here, for one sequence, as the median of some runs. Seconds depend on the machine, so nothing is asserted about
-# them.
+# Measured here, for one sequence, as the median of some runs. Seconds depend on the machine, so nothing is
+# asserted about them.
 
 
 # %%
@@ -102,23 +104,25 @@ for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
 
 # %% [markdown]
 # ## What to see in it
-# On one CPU thread nothing runs side by side, and attention can still be faster: T small products become three large ones, which a core
-# computes at a better rate. From T = 2.5 M = 160 on it does more arithmetic; the T² part takes over, and for long inputs the LSTM wins.
+# On one CPU thread nothing runs side by side, and attention can still be faster: T small products become
+# three large ones, which a core computes at a better rate. From T = 2.5 M = 160 on it does more arithmetic;
+# the T² part takes over, and for long inputs the LSTM wins.
 #
-# A GPU has thousands of units, which a loop of small products leaves idle. If this machine has one, the cell above has measured it too.
-# `regard cost --lengths 64,256,1024 --device cuda` measures other layers and sizes.
+# A GPU has thousands of units, which a loop of small products leaves idle. If this machine has one, the cell
+# above has measured it too. `regard cost --lengths 64,256,1024 --device cuda` measures other layers and
+# sizes.
 
 # %% [markdown]
 # ## What this does not say
-# In *generation* the Transformer is sequential too: token t + 1 needs token t. What runs in parallel is training, and reading the
-# source. And a recurrence without a nonlinearity between steps can be computed in log₂ T rounds (exercise 2): recent
-# state-space models use that.
+# In *generation* the Transformer is sequential too: token t + 1 needs token t. What runs in parallel is
+# training, and reading the source. And a recurrence without a nonlinearity between steps can be computed in
+# log₂ T rounds (exercise 2): recent state-space models use that.
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `crossover(dim)`: the length T at which an attention layer (Q, K, V projections without bias and output) and an LSTM layer of
-#    the same width have the same number of multiply-adds.
-# 2. Write `scan(a, b)`: h_t = a_t · h_(t−1) + b_t with h_0 = 0, for tensors a and b of shape (T,), in about log₂ T rounds of tensor
-#    operations. The check counts operations: a loop over T fails.
+# 1. Write `crossover(dim)`: the length T at which an attention layer (Q, K, V projections without bias and
+#    output) and an LSTM layer of the same width have the same number of multiply-adds.
+# 2. Write `scan(a, b)`: h_t = a_t · h_(t−1) + b_t with h_0 = 0, for tensors a and b of shape (T,), in about
+#    log₂ T rounds of tensor operations. The check counts operations: a loop over T fails.
 #
 # Put both into a file and run `regard lessons check 15 answer.py`.

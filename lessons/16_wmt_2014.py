@@ -1,10 +1,12 @@
 # %% [markdown]
 # # Lesson 16: WMT-2014, and what a BLEU point costs
 #
-# One test set made translation models comparable: newstest2014. The Transformer reached the best score on it for a
-# fraction of the training cost of what came before. This lesson reads that table, and checks what its costs mean.
+# One test set made translation models comparable: newstest2014. The Transformer reached the best score on it
+# for a fraction of the training cost of what came before. This lesson reads that table, and checks what its
+# costs mean.
 #
-# Source: Schmidt-Thieme's lecture, *WMT-2014 Task* and *Evaluation on WMT-2014*, which quotes table 2 of Vaswani et al. (2017).
+# Source: Schmidt-Thieme's lecture, *WMT-2014 Task* and *Evaluation on WMT-2014*, which quotes table 2 of
+# Vaswani et al. (2017).
 
 # %%
 import torch
@@ -17,8 +19,9 @@ from regard.recipe import load_recipe
 
 # %% [markdown]
 # ## The corpora
-# The shared task of 2014 gave everyone the same parallel data. The sizes are those of the lecture, of the archives to
-# download. Vaswani et al. count sentence pairs: about 4.5 million English–German and 36 million English–French.
+# The shared task of 2014 gave everyone the same parallel data. The sizes are those of the lecture, of the
+# archives to download. Vaswani et al. count sentence pairs: about 4.5 million English–German and 36 million
+# English–French.
 
 # %%
 corpora = {  # MB, languages beside English
@@ -37,8 +40,8 @@ print(f"English–French {total['fr']} MB, English–German {total['de']} MB")
 assert total == {"fr": 6181, "de": 1581}
 
 # %% [markdown]
-# Four times the data is one reason why BLEU is 41 for French and 28 for German. The other is the language: German compounds
-# and word order. **Scores of two language pairs, or of two test sets, are not comparable.**
+# Four times the data is one reason why BLEU is 41 for French and 28 for German. The other is the language:
+# German compounds and word order. **Scores of two language pairs, or of two test sets, are not comparable.**
 
 # %% [markdown]
 # ## The table
@@ -65,8 +68,8 @@ show(
 
 # %% [markdown]
 # ## What the comparison says
-# The base model beats every earlier one, ensembles included, and costs less than each. That is what made the paper famous:
-# not only the score.
+# The base model beats every earlier one, ensembles included, and costs less than each. That is what made the
+# paper famous: not only the score.
 
 # %%
 base, big = german["Transformer (base model)"], german["Transformer (big)"]
@@ -90,8 +93,9 @@ expect(
 
 # %% [markdown]
 # ## What a cost is here
-# The column is an estimate: training time × number of devices × an assumed sustained rate, 9.5·10¹² operations per second for a P100.
-# The base model trained for 12 hours on 8 of them, the big one for 3.5 days.
+# The column is an estimate: training time × number of devices × an assumed sustained rate, 9.5·10¹²
+# operations per second for a P100. The base model trained for 12 hours on 8 of them, the big one for 3.5
+# days.
 
 # %%
 for name, hours, published in (("base", 12, 3.3e18), ("big", 84, 2.3e19)):
@@ -100,9 +104,10 @@ for name, hours, published in (("base", 12, 3.3e18), ("big", 84, 2.3e19)):
 
 # %% [markdown]
 # ## What the model computes
-# We can count instead: matrix products of a forward pass, times three for training. One step has 25 000 source and 25 000 target
-# tokens, here as 1000 sentences of 25; base takes 100 000 steps, big 300 000. The models are those of the recipes
-# `transformer-base` and `transformer-big`; on the `meta` device they have shapes and no weights.
+# We can count instead: matrix products of a forward pass, times three for training. One step has 25 000
+# source and 25 000 target tokens, here as 1000 sentences of 25; base takes 100 000 steps, big 300 000. The
+# models are those of the recipes `transformer-base` and `transformer-big`; on the `meta` device they have
+# shapes and no weights.
 
 # %%
 counted, sizes = {}, [("base", 100_000, 65), ("big", 300_000, 213)]
@@ -127,14 +132,15 @@ source = "6 × weights × tokens, by hand"
 expect("base: counted", counted["base"], by_hand, within=0.02 * by_hand, source=source)
 
 # %% [markdown]
-# So 3.3·10¹⁸ is what eight P100 could have computed in that time; the model needed less than a third of it. Both numbers are called
-# "training cost" in papers. Before you compare two, ask which one they are. (The paper's parameter counts, 65 M and 213 M, differ a little
-# from ours: 63.1 M and 214.2 M. Vocabulary and biases are the likely reasons; the paper does not say.)
+# So 3.3·10¹⁸ is what eight P100 could have computed in that time; the model needed less than a third of it.
+# Both numbers are called "training cost" in papers. Before you compare two, ask which one they are. (The
+# paper's parameter counts, 65 M and 213 M, differ a little from ours: 63.1 M and 214.2 M. Vocabulary and
+# biases are the likely reasons; the paper does not say.)
 
 # %% [markdown]
 # ## After the table
-# The lecture's slide *Leaderboard* is a picture of a web page. Some published scores on newstest2014 English–German since then, all in
-# tokenized BLEU as in the table:
+# The lecture's slide *Leaderboard* is a picture of a web page. Some published scores on newstest2014
+# English–German since then, all in tokenized BLEU as in the table:
 
 # %%
 later = [
@@ -149,17 +155,19 @@ for paper, bleu, note in later:
 assert later[-1][1] - later[0][1] > 5 * (later[2][1] - later[0][1])  # data moves more than architecture
 
 # %% [markdown]
-# In this list, changes of the model after 2017 gave 1.3 points and more data gave five. Tokenized and detokenized BLEU of the same output
-# differ by up to 1.2 points, as much as a paper claims. `regard bleu` prints sacreBLEU's signature for that reason.
+# In this list, changes of the model after 2017 gave 1.3 points and more data gave five. Tokenized and
+# detokenized BLEU of the same output differ by up to 1.2 points, as much as a paper claims. `regard bleu`
+# prints sacreBLEU's signature for that reason.
 #
-# **What this lesson does not show:** a score of our own on newstest2014. A base model at the paper's size needs 10¹⁸ operations, months on a
-# CPU. `regard train transformer-base` runs it on a GPU, `regard evaluate MODEL --cost-table` prints it below this table.
+# **What this lesson does not show:** a score of our own on newstest2014. A base model at the paper's size
+# needs 10¹⁸ operations, months on a CPU. `regard train transformer-base` runs it on a GPU,
+# `regard evaluate MODEL --cost-table` prints it below this table.
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `training_flops(parameters, tokens)`: the rule of thumb for training, two operations per weight and token in the forward
-#    pass and twice that in the backward pass.
-# 2. Write `undominated(models)` for a dictionary name → (BLEU, FLOPs): the set of names for which no other model has at
-#    least the BLEU for at most the FLOPs, one of them strictly better.
+# 1. Write `training_flops(parameters, tokens)`: the rule of thumb for training, two operations per weight and
+#    token in the forward pass and twice that in the backward pass.
+# 2. Write `undominated(models)` for a dictionary name → (BLEU, FLOPs): the set of names for which no other
+#    model has at least the BLEU for at most the FLOPs, one of them strictly better.
 #
 # Put both into a file and run `regard lessons check 16 answer.py`.

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Lesson 17: Dynamic weights
 #
-# A feed-forward layer mixes positions with a matrix that is fixed after training. Attention computes its matrix from
-# the input. A task where the input says which position matters shows what that is worth, with an error known in advance.
+# A feed-forward layer mixes positions with a matrix that is fixed after training. Attention computes its
+# matrix from the input. A task where the input says which position matters shows what that is worth, with an
+# error known in advance.
 #
-# Source: the slide *Self-Attention vs. Feed-Forward* of the *Neural Computation* lecture: "fixed weight matrix" beside
-# "dynamic weight matrix, computed from inputs".
+# Source: the slide *Self-Attention vs. Feed-Forward* of the *Neural Computation* lecture: "fixed weight
+# matrix" beside "dynamic weight matrix, computed from inputs".
 
 # %%
 import torch
@@ -20,8 +21,8 @@ T, DIM = 8, 16
 
 # %% [markdown]
 # ## Two layers, two inputs
-# Both layers turn 8 positions into 8 mixtures of them: z = A x. The fixed layer has one A, stored in its weights.
-# Attention's A = softmax(QKᵀ/√d) is another one for every input.
+# Both layers turn 8 positions into 8 mixtures of them: z = A x. The fixed layer has one A, stored in its
+# weights. Attention's A = softmax(QKᵀ/√d) is another one for every input.
 
 # %%
 fixed, attention = nn.Linear(T, T, bias=False), regard.MultiHead(DIM, heads=1).eval()
@@ -69,9 +70,10 @@ assert additivity_gap(mix) < 1e-5 and additivity_gap(attend) > 0.05
 
 # %% [markdown]
 # ## A task that needs it
-# Each of T positions has a number and a mark; one position is marked. Return the marked number. A fixed layer does not
-# know where the mark will be. The best it can do, for numbers of variance 1, is the mean of all: the marked number
-# and the mean of all have covariance 1/T, so it explains 1/T of the variance and an error of 1 − 1/T remains.
+# Each of T positions has a number and a mark; one position is marked. Return the marked number. A fixed layer
+# does not know where the mark will be. The best it can do, for numbers of variance 1, is the mean of all: the
+# marked number and the mean of all have covariance 1/T, so it explains 1/T of the variance and an error of 1
+# − 1/T remains.
 
 
 # %%
@@ -97,7 +99,8 @@ expect("mean weight of a number", float(weights.mean()), 1 / T, within=0.02, sou
 
 # %% [markdown]
 # ## Attention learns it
-# One query, keys from the mark, values from the number: three learned scalars would do. We train linear maps from both inputs.
+# One query, keys from the mark, values from the number: three learned scalars would do. We train linear maps
+# from both inputs.
 
 
 # %%
@@ -130,9 +133,9 @@ expect("error of attention, T = 8", dynamic_error, 0.0, within=0.05, source="the
 
 # %% [markdown]
 # ## Longer inputs
-# The fixed layer has a weight per position and cannot read another length at all. Attention's weights are those of a
-# rule, so the same 19 numbers read 16 positions. The error grows with
-# the length: the softmax gives each unmarked position a little, and training has seen seven of them.
+# The fixed layer has a weight per position and cannot read another length at all. Attention's weights are
+# those of a rule, so the same 19 numbers read 16 positions. The error grows with the length: the softmax
+# gives each unmarked position a little, and training has seen seven of them.
 
 # %%
 for length in (8, 16, 32):
@@ -145,14 +148,14 @@ assert sum(p.numel() for p in lookup.parameters()) == 19
 
 # %% [markdown]
 # ## What this does not say
-# A feed-forward network with hidden layers is not linear in its input and can learn this task for one length: its weights are
-# fixed, its function is not. It needs a unit per position, though, where attention needs one rule. And marks in real text
-# are not given; the model learns what to mark.
+# A feed-forward network with hidden layers is not linear in its input and can learn this task for one length:
+# its weights are fixed, its function is not. It needs a unit per position, though, where attention needs one
+# rule. And marks in real text are not given; the model learns what to mark.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `fixed_weights(x, y)`: the least-squares weights (T,) for numbers x (n, T) and targets y (n,).
-# 2. Write `read_marked(x)` for x (batch, T, 2) of numbers and marks: the marked number (batch,), by attention with weights that
-#    you choose, for any T up to 100.
+# 2. Write `read_marked(x)` for x (batch, T, 2) of numbers and marks: the marked number (batch,), by attention
+#    with weights that you choose, for any T up to 100.
 #
 # Put both into a file and run `regard lessons check 17 answer.py`.

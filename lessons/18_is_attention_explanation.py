@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Lesson 18: Is attention explanation?
 #
-# A picture of attention shows where a model looks. Whether that is why it decided can be tested: change the attention, or
-# remove a word, and watch the output. Without context attention passes most of these tests; over a recurrent layer it does not.
+# A picture of attention shows where a model looks. Whether that is why it decided can be tested: change the
+# attention, or remove a word, and watch the output. Without context attention passes most of these tests;
+# over a recurrent layer it does not.
 #
-# Sources: Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter 2019, *Attention is not not
-# Explanation*. [Faithfulness](../faithfulness.md) has all metrics and larger models.
+# Sources: Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter 2019, *Attention is not
+# not Explanation*. [Faithfulness](../faithfulness.md) has all metrics and larger models.
 
 # %%
 import csv
@@ -28,8 +29,9 @@ EXPLAINED = by_size(full=100, small=25)
 
 # %% [markdown]
 # ## A task whose answer we can see
-# Does the German translation of an English sentence negate? The label comes from the German side (*nicht, kein, nie, …*); the
-# model reads only English. Mostly one word decides: *don't*, *no*, *never*. So we know what a good explanation points to.
+# Does the German translation of an English sentence negate? The label comes from the German side (*nicht,
+# kein, nie, …*); the model reads only English. Mostly one word decides: *don't*, *no*, *never*. So we know
+# what a good explanation points to.
 
 # %%
 NEGATION = re.compile(r"\b(nicht|kein\w*|nie|niemals|nichts|niemand\w*)\b", re.IGNORECASE)
@@ -48,8 +50,9 @@ print(*rows[:4], sep="\n")
 
 # %% [markdown]
 # ## Two models that differ in one word
-# Both read the words, pool them by attention with one query (additive energy, as Bahdanau's), and decide. One pools the word
-# vectors themselves, the other the states of a bidirectional LSTM, each of which has seen the whole sentence.
+# Both read the words, pool them by attention with one query (additive energy, as Bahdanau's), and decide. One
+# pools the word vectors themselves, the other the states of a bidirectional LSTM, each of which has seen the
+# whole sentence.
 
 
 # %%
@@ -106,13 +109,15 @@ for label in ("negated", "plain"):
     show(MatrixPicture(weights, rows, tokens, title=f"A sentence that is {label}", row_title="model"))
 
 # %% [markdown]
-# Such pictures convince: a word that negates gets the weight. But they show one word of some sentences. What about the others?
+# Such pictures convince: a word that negates gets the weight. But they show one word of some sentences. What
+# about the others?
 
 # %% [markdown]
 # ## Test 1: does attention rank words as their removal does?
-# Leave a word out and measure how far the output moves. Kendall's τ compares that ranking with the one by attention: 1 is the
-# same order, 0 unrelated. Jain and Wallace report for SST and tanh attention (their result files and table 2): 0.62 without context
-# ("average"), 0.27 and 0.32 for a BiLSTM (negative and positive sentences).
+# Leave a word out and measure how far the output moves. Kendall's τ compares that ranking with the one by
+# attention: 1 is the same order, 0 unrelated. Jain and Wallace report for SST and tanh attention (their
+# result files and table 2): 0.62 without context ("average"), 0.27 and 0.32 for a BiLSTM (negative and
+# positive sentences).
 
 # %%
 tau = {name: result.means["tau_leave_one_out"] for name, result in results.items()}
@@ -125,8 +130,8 @@ assert tau["embeddings"].value > tau["BiLSTM"].value + 0.1, "context did not bre
 
 # %% [markdown]
 # ## Test 2: does the output depend on the attention at all?
-# Put the weights in random order, or make them equal, and compare the outputs (total variation: 0 the same, 1 another certain
-# answer). If nothing happens, the picture cannot be the reason.
+# Put the weights in random order, or make them equal, and compare the outputs (total variation: 0 the same, 1
+# another certain answer). If nothing happens, the picture cannot be the reason.
 
 # %%
 change = {name: result.means["change_uniform"].value for name, result in results.items()}
@@ -142,14 +147,16 @@ show(LineChart(points, title, "largest weight of the sentence", "output change",
 assert change["embeddings"] > 1.2 * change["BiLSTM"] > 0
 
 # %% [markdown]
-# The LSTM has moved the information: every state has seen the whole sentence, so it matters less which one is read, and a large
-# weight on a word need not mean that the word itself decided. Wiegreffe and Pinter answer the first paper with this test: where equal
-# weights would do, attention cannot explain anything, so ask that first (their section 3.2). Here they would not do for either.
+# The LSTM has moved the information: every state has seen the whole sentence, so it matters less which one is
+# read, and a large weight on a word need not mean that the word itself decided. Wiegreffe and Pinter answer
+# the first paper with this test: where equal weights would do, attention cannot explain anything, so ask that
+# first (their section 3.2). Here they would not do for either.
 
 # %% [markdown]
 # ## Test 3: an adversary
-# Search for attention as different as possible (Jensen–Shannon divergence, at most log 2 = 0.69) that changes the output by at
-# most 0.01. Finding some does not make the model's own attention wrong: it says that the output does not determine it.
+# Search for attention as different as possible (Jensen–Shannon divergence, at most log 2 = 0.69) that changes
+# the output by at most 0.01. Finding some does not make the model's own attention wrong: it says that the
+# output does not determine it.
 
 # %%
 few = by_size(full=20, small=3)
@@ -165,10 +172,11 @@ for name, result in adversary.items():
 
 # %% [markdown]
 # ## What small data does not show
-# These sentences have 3 to 7 words and one decisive word, so the model without context looks better here than on film reviews,
-# and τ of six words is coarse. On SST-2 with the same two models the [page on faithfulness](../faithfulness.md) has τ = 0.58 and
-# 0.06 (regard 0.5.0, 2026-11-16), and tests of Serrano and Smith, DeYoung et al., Abnar and Zuidema, and Wiegreffe and Pinter's
-# other tests. The papers agree on the advice: show the number beside the picture.
+# These sentences have 3 to 7 words and one decisive word, so the model without context looks better here than
+# on film reviews, and τ of six words is coarse. On SST-2 with the same two models the [page on
+# faithfulness](../faithfulness.md) has τ = 0.58 and 0.06 (regard 0.5.0, 2026-11-16), and tests of Serrano and
+# Smith, DeYoung et al., Abnar and Zuidema, and Wiegreffe and Pinter's other tests. The papers agree on the
+# advice: show the number beside the picture.
 
 # %% [markdown]
 # ## Exercises

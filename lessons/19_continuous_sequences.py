@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 19: Sequences of real numbers
 #
-# Nothing in attention needs words. A sequence is a matrix X of T vectors: frames of sound, readings of sensors, rows of an image. A linear map takes
-# the place of the embedding table, X̃ = XWᵀ + PE, and the rest of the model stays as it is.
+# Nothing in attention needs words. A sequence is a matrix X of T vectors: frames of sound, readings of
+# sensors, rows of an image. A linear map takes the place of the embedding table, X̃ = XWᵀ + PE, and the rest
+# of the model stays as it is.
 #
 # Source: Schmidt-Thieme's lecture, which defines every layer for X ∈ R^(T×M).
 
@@ -20,8 +21,9 @@ T, CHANNELS, DIM = 40, 4, 32
 
 # %% [markdown]
 # ## Keywords made by a script
-# A recording has 40 frames of 4 channels of noise. Somewhere in it is a "word" of 8 frames: a tone that rises through the channels, or one that
-# falls. Real keyword spotting has the same form, with about 100 frames of 40 frequency bands.
+# A recording has 40 frames of 4 channels of noise. Somewhere in it is a "word" of 8 frames: a tone that rises
+# through the channels, or one that falls. Real keyword spotting has the same form, with about 100 frames of
+# 40 frequency bands.
 
 
 # %%
@@ -48,8 +50,9 @@ for row in range(2):
 
 # %% [markdown]
 # ## The model
-# `regard.build` makes a classifier for text. Its encoder, pooling and head take vectors; only its embedding table takes tokens. We
-# replace the table by a linear map from 4 channels to 32. The encoder adds the positions, PE.
+# `regard.build` makes a classifier for text. Its encoder, pooling and head take vectors; only its embedding
+# table takes tokens. We replace the table by a linear map from 4 channels to 32. The encoder adds the
+# positions, PE.
 
 
 # %%
@@ -99,8 +102,9 @@ def accuracy(model: nn.Module, x: torch.Tensor, label: torch.Tensor) -> float:
 
 # %% [markdown]
 # ## With and without order
-# A falling tone is a rising one played backwards: the same frames in another order. Without PE the model cannot tell them apart, however long it
-# trains: its accuracy must be that of a coin. We test on every recording forwards and, with the other label, backwards.
+# A falling tone is a rising one played backwards: the same frames in another order. Without PE the model
+# cannot tell them apart, however long it trains: its accuracy must be that of a coin. We test on every
+# recording forwards and, with the other label, backwards.
 
 # %%
 STEPS = by_size(full=600, small=200)
@@ -124,7 +128,8 @@ expect("accuracy without positions", blind, 0.5, within=0.01, source="one of eac
 expect("accuracy with positions", ordered, 1.0, within=0.1, source="the tone is 5 times as loud as the noise")
 
 # %% [markdown]
-# The model without positions gives a recording and its reverse the same scores, so exactly one of the two is right.
+# The model without positions gives a recording and its reverse the same scores, so exactly one of the two is
+# right.
 
 # %%
 with torch.no_grad():
@@ -150,8 +155,9 @@ assert inside > 0.4
 
 # %% [markdown]
 # ## A small real set
-# scikit-learn has 1797 handwritten digits of 8 × 8 pixels. Read a digit as 8 rows: a sequence of T = 8 frames with 8 channels. scikit-learn's own
-# example, a support vector machine trained on the first half, has an accuracy of 0.97 on the second. Our one layer stays below that.
+# scikit-learn has 1797 handwritten digits of 8 × 8 pixels. Read a digit as 8 rows: a sequence of T = 8 frames
+# with 8 channels. scikit-learn's own example, a support vector machine trained on the first half, has an
+# accuracy of 0.97 on the second. Our one layer stays below that.
 
 # %%
 if importlib.util.find_spec("sklearn"):
@@ -173,12 +179,15 @@ else:
 
 # %% [markdown]
 # ## What this does not say
-# Two tones are not speech. Real keyword spotting (Warden 2018, 35 words) needs features, noise and many speakers; convolutions below the attention
-# help there, since neighbouring frames are nearly equal. And 898 digits are little for a model without any knowledge of images.
+# Two tones are not speech. Real keyword spotting (Warden 2018, 35 words) needs features, noise and many
+# speakers; convolutions below the attention help there, since neighbouring frames are nearly equal. And 898
+# digits are little for a model without any knowledge of images.
 
 # %% [markdown]
 # ## Exercises
-# 1. Write `embed_frames(x, W)`: X̃ = XWᵀ + PE for x (T, M) and W (K, M), K even, with the sinusoidal encodings of the lecture, positions and components from 0.
-# 2. Write `mean_pool(states, lengths)` for states (batch, T, K) of recordings that end at their lengths (batch,): the mean over the real frames only.
+# 1. Write `embed_frames(x, W)`: X̃ = XWᵀ + PE for x (T, M) and W (K, M), K even, with the sinusoidal
+#    encodings of the lecture, positions and components from 0.
+# 2. Write `mean_pool(states, lengths)` for states (batch, T, K) of recordings that end at their lengths
+#    (batch,): the mean over the real frames only.
 #
 # Put both into a file and run `regard lessons check 19 answer.py`.

@@ -28,13 +28,17 @@ WAYS = {
     "From a file to the loss": 7,
     "From the shell to a translated file": 7,
     "A checkpoint": 2,
-}
+}  # the files that a main line may have
 
 
 @pytest.mark.parametrize("title", WAYS)
-def test_a_way_through_the_code_has_few_files(title):
+def test_a_way_through_the_code_has_as_many_files_as_the_table_says(title):
     section = PAGE.split(f"### {title}\n", 1)[1].split("\n### ", 1)[0]
-    assert len(re.findall(r"^\d\. ", section, re.M)) == WAYS[title]
+    row = re.search(rf"^\| {re.escape(title)} \| (\d+) \| (\d+) \|$", PAGE, re.M | re.I)
+    main_line, with_helpers = map(int, row.groups())
+    steps = re.findall(r"^\d\. .*?`((?:\w+/)+\w+\.\w+)`", section, re.M | re.S)
+    assert len(re.findall(r"^\d\. ", section, re.M)) == len(set(steps)) == main_line <= WAYS[title]
+    assert len(set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", section))) == with_helpers
 
 
 def test_every_folder_is_listed():
@@ -50,13 +54,14 @@ def test_every_folder_has_five_questions():
     assert {folder: count for folder, count in counts.items() if count < 5} == {}
 
 
-def test_no_two_modules_share_a_name():
+def test_no_two_modules_share_a_name_or_differ_by_a_plural():
     names = Counter(
-        module.name
+        re.sub(r"(?<=[hsx])es$|s$", "", module.stem)
         for module in PACKAGE.rglob("*.py")
         if module.name not in ("__init__.py", "__main__.py") and module.parent.name != "cli"
     )
-    assert [name for name, count in names.items() if count > 1] == []
+    # attention/mask.py is the class Mask, huggingface/masks.py the masks that Transformers passes.
+    assert [name for name, count in names.items() if count > 1] == ["mask"]
 
 
 def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
@@ -76,3 +81,21 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
         if module.name not in ("__init__.py", "__main__.py") and not named and not covered:
             without.append(str(inside))
     assert not without
+
+
+# Names with one meaning in several files: what the server sends is named as what the pipelines return, each
+# task has its output formats, two kernels their autograd function; Linear is linear in both places.
+SAME_MEANING = {
+    "Document", "Hypothesis", "Label", "Span", "Tagged", "Translation",
+    "JsonFormat", "TableFormat", "TextFormat", "_Additive", "Linear",
+}  # fmt: skip
+
+
+def test_a_class_name_has_one_meaning():
+    names = Counter(
+        node.name
+        for module in PACKAGE.rglob("*.py")
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == SAME_MEANING

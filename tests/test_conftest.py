@@ -32,18 +32,8 @@ def test_examples_are_the_same_on_every_run_unless_the_long_profile_is_chosen(tm
     env = {k: v for k, v in os.environ.items() if k not in ("CI", "REGARD_LONG")} | (
         {"REGARD_LONG": "1"} if long else {}
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        str(tmp_path),
-    ]
+    options = "-q -s -p no:cacheprovider -p no:xdist".split()
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     outputs = []
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300)

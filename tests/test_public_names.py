@@ -58,6 +58,7 @@ SUBPACKAGES = {
         FactorizationMachine FactorizationMachineClassifier Linear LinearClassifier LowRank
         MatrixFactorization MatrixFactorizationClassifier Polynomial2 Polynomial2Classifier Recommender
     """,
+    "interchange": "FORMATS export_model",
     "layers": """
         Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache
     """,

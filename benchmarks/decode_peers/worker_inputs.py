@@ -15,7 +15,7 @@ from benchmarks.peers.environments import Environment, own_environment, peer_env
 from benchmarks.peers.process import log
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.errors import RegardError
-from regard.interchange.export.export import FORMATS, export
+from regard.interchange.export.export_model import FORMATS, export_model
 from regard.interchange.export.tokenizer_files import vocabulary_list
 
 
@@ -45,9 +45,9 @@ def _export(model: Any, system: str, folder: Path) -> Environment:
     if system == CT2:
         for precision in PRECISIONS[CT2]:
             target = folder / f"ctranslate2-{precision}"
-            log(f"  {precision}: {export(model, target, FORMATS['ctranslate2'](precision))}")
+            log(f"  {precision}: {export_model(model, target, FORMATS['ctranslate2'](precision))}")
     elif system == HF:
-        log(f"  {export(model, folder / 'huggingface', 'huggingface')}")
+        log(f"  {export_model(model, folder / 'huggingface', 'huggingface')}")
     elif system == JOEY:
         _check_joey(model.config)
         torch.save(joey_state(model), folder / "joey.pt")

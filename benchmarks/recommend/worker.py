@@ -50,7 +50,7 @@ class Regard(Worker):
         self.ratings = add_item_info(read_ratings([Path(paths[0])]), Path(paths[1]))
 
     def fit(self, train, seed):
-        from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
+        from regard.interactions.fit_recommender import RECOMMENDERS, RecommenderSettings
 
         kind, _, feature = self.system.partition("+")
         features = ("tags", "raters", feature) if feature else ("tags", "raters")

@@ -13,5 +13,5 @@ class DoctestBlocks(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring and ">>>" in obj.docstring.value:
-            text = re.sub(r"^Examples?:\n", "", obj.docstring.value, flags=re.M)
+            text = re.sub(r"^Examples?:\n| *# doctest: \+SKIP", "", obj.docstring.value, flags=re.M)
             obj.docstring.value = EXAMPLE.sub(lambda m: f"```pycon\n{m[0].rstrip()}\n```\n", text)

@@ -31,6 +31,8 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "picture-grid": (picture_figures.grid, "small"),
     "review": (picture_figures.review, "sst2-attention"),
     "minilm": (picture_figures.minilm, None),
+    "probe": (picture_figures.probe, None),
+    "recording": (page_figures.recording, None),
     "draw-transformer": (picture_figures.transformer, None),
     "draw-bahdanau": (picture_figures.bahdanau, None),
     "draw-no-attention": (picture_figures.no_attention, None),

@@ -1,4 +1,4 @@
-"""Figures of other pages: interactions, schedules, tag schemes, scores by length, search, the folders."""
+"""Figures of other pages: interactions, schedules, tags, recordings, scores by length, search, folders."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from scipy import sparse
 from svg import Drawing
 
 import regard
-from regard.data import BIO, IO, IOBES, Span
+from regard.data import BIO, IO, IOBES, Span, spans
+from regard.data.keyword_signals import recordings
 from regard.interactions import FactorizationMachine, MatrixFactorization, Polynomial2
-from regard.optimization.schedules import Constant, Cosine, InverseSqrt, Plateau, ScheduleContext
+from regard.optimization.schedules import Constant, CosineDecay, InverseSqrt, Plateau, ScheduleContext
 
 DOCS = Path(__file__).parents[1]
 
@@ -55,7 +56,7 @@ def schedules() -> Drawing:
     steps, peak = 10_000, 1.0
     shown = {
         "inverse-sqrt, warmup: 2000": InverseSqrt(warmup=2000),
-        "cosine, warmup: 1000": Cosine(warmup=1000),
+        "cosine, warmup: 1000": CosineDecay(warmup=1000),
         "plateau, improves until 4000": Plateau(warmup=500, patience=1),
         "constant, warmup: 500": Constant(warmup=500),
     }
@@ -90,6 +91,20 @@ def tag_schemes() -> Drawing:
         for i, tag in enumerate(scheme.tags(titles, len(words))):
             drawing.rectangle(76 + i * 84, y, 68, 26, "pick" if tag[0] in "BS" else "box", round_=5)
             drawing.text(110 + i * 84, y + 17, tag, "small middle")
+    return drawing
+
+
+def recording() -> Drawing:
+    """A recording of `keyword_signals`: channels by frames, with the words that are hidden in the noise."""
+    (x,), _, (tags,) = recordings(1, seed=45)
+    drawing = Drawing("A recording of 64 frames with 8 channels, and the words in it")
+    drawing.text(20, 24, "8 channels × 64 frames of noise, and the tones of the words", "title")
+    left, top, cell = 20, 66, 10
+    loudness = x.T[::-1].clip(0) / x.max()  # high channels on top
+    drawing.matrix(left, top, loudness.tolist(), cell=cell)
+    for start, end, word in spans(tags):
+        drawing.path(f"M{left + start * cell} {top - 8}H{left + end * cell}", width=3)
+        drawing.text(left + (start + end) * cell / 2, top - 14, word, "small middle")
     return drawing
 
 

@@ -1,4 +1,4 @@
-"""Figures of docs/pictures.md, classifying.md, your-own-model.md: attention, drawings, positions."""
+"""Figures of docs/pictures.md, classifying.md, probing.md, your-own-model.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from translator_figures import SENTENCE
 
 import regard
 from regard.diagrams import position_similarity
+from regard.evaluation import bias_probe
 from regard.pictures import HeadGrid, Picture
 
 RECURRENT = {"kind": "recurrent", "width": 512}
@@ -50,6 +51,12 @@ def minilm() -> Picture:
     tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
     title = "Layer 3 of all-MiniLM-L6-v2: every head"
     return seen["encoder.layer.2.attention.self"].picture("grid", rows=tokens, title=title)
+
+
+def probe() -> Picture:
+    """The attention from a pronoun to two nouns, in every layer and head of a bundled language model."""
+    sentence = "The [doctor] called the [nurse] because {she|he} was late."
+    return bias_probe("shakespeare-small", [sentence]).sentences[0].picture()
 
 
 def transformer() -> Picture:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from regard import evaluation as evaluation
     from regard import huggingface as huggingface
     from regard import interactions as interactions
+    from regard import interchange as interchange
     from regard import layers as layers
     from regard import lessons as lessons
     from regard import models as models
@@ -137,6 +138,7 @@ _SUBPACKAGES = [
     "evaluation",
     "huggingface",
     "interactions",
+    "interchange",
     "layers",
     "lessons",
     "models",

@@ -30,7 +30,14 @@ def for_shell(path: str | Path) -> str:
 
 
 class RegardError(ValueError):
-    """Base class of all errors about inputs. Tensors in the message are shortened to one line."""
+    """Base class of all errors about inputs. Tensors in the message are shortened to one line.
+
+    >>> try:
+    ...     regard.attend(torch.ones(3, 4), torch.ones(5, 6), torch.ones(5, 6))
+    ... except regard.RegardError as error:
+    ...     print(type(error).__name__)
+    ShapeError
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__(_TENSOR.sub(_shorten, str(message)))

@@ -46,17 +46,8 @@ def test_a_folder_is_replaced_only_with_overwrite_and_only_if_regard_wrote_it(mo
     run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     again = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert isinstance(again.exception, OptionError) and "--overwrite" in str(again.exception)
-    done = run(
-        "export",
-        model,
-        "--to",
-        "ctranslate2",
-        "-o",
-        tmp_path / "out",
-        "--overwrite",
-        "--quantization",
-        "int8",
-    )
+    options = "--to ctranslate2 --overwrite --quantization int8".split()
+    done = run("export", model, *options, "-o", tmp_path / "out")
     assert done.exit_code == 0 and "weights quantized to int8" in done.output
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")

@@ -1,4 +1,4 @@
-"""faithfulness.py and evaluation/explanation/inputs.py: the command on models, files, texts; errors."""
+"""faithfulness.py and evaluation/explanation/explained_inputs.py: models, files, texts; errors."""
 
 import json
 

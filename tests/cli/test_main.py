@@ -1,19 +1,26 @@
-"""Tests of main.py, cost.py, demo.py and recipes.py: exit codes, errors in one sentence, help in panels."""
+"""Tests of main.py, help_format.py, cost.py, demo.py and recipes.py: exit codes, errors, help."""
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.text import Text
+from typer import rich_utils
+from typer.testing import CliRunner
 
 import regard
 from regard.cli import main as main_module
+from regard.cli.help_format import help_text
 from regard.cli.main import PANELS, app
 
 FOLDER = Path(main_module.__file__).parent
 SHARED = {
     "__init__",
     "main",
+    "help_format",
     "option_groups",
     "jobs",
     "document_options",
@@ -49,6 +56,41 @@ def test_the_help_of_a_command_is_plain_and_has_an_example(command):
     assert help and help.splitlines()[0].rstrip().endswith((".", ":")), command.name
     if command.name not in ("demo", "runs", "recipes", "bleu"):
         assert f"regard {command.name}" in help, command.name
+
+
+@pytest.fixture(scope="module")
+def help_pages():
+    """The help of `regard` and of every command on a terminal of 80 columns, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("TERMINAL_WIDTH", "80")
+        patch.setattr(rich_utils, "MAX_WIDTH", 80)
+        names = [command.name for command in app.registered_commands]
+        return {name: CliRunner().invoke(app, [*name.split(), "--help"]).output for name in ["", *names]}
+
+
+def test_the_help_shows_flags_without_a_type_and_arguments_with_one_pair_of_brackets(help_pages):
+    assert re.search(r"--strict +Stop at a line", help_pages["translate"])
+    for name, page in help_pages.items():
+        assert "<bool>" not in page, name
+        assert "[[" not in page, name
+
+
+def test_examples_of_the_help_fit_80_columns_and_keep_their_brackets(help_pages):
+    for command in app.registered_commands:
+        lines = inspect.cleandoc(command.callback.__doc__).splitlines()
+        examples = [line.strip() for line in lines if line.startswith("    ")]
+        printed = {line.strip() for line in help_pages[command.name].splitlines()}
+        for example in examples:
+            assert len(example) <= 72, (command.name, example)
+            assert example in printed, (command.name, example)
+    assert "A sentence with [nouns]" in help_pages["probe"]
+
+
+def test_lines_of_a_paragraph_are_joined_and_examples_stay_indented():
+    text = help_text("First\nparagraph.\n\nExamples:\n\n    regard data [x]\n    regard runs")
+    shown = Text.from_markup(inspect.cleandoc(text)).plain
+    assert shown == "First paragraph.\n\nExamples:\n\n    regard data [x]\n    regard runs"
 
 
 def test_cost_prints_quoted_counted_and_measured_numbers(run_regard):

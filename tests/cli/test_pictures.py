@@ -103,18 +103,8 @@ def test_the_picture_of_a_generation_is_of_the_text_that_was_printed(folders, ru
 
 
 def test_the_picture_of_a_tagger_has_its_words(folders, run, tmp_path):
-    run(
-        "tag",
-        "a small dog",
-        "--model",
-        folders / "tag",
-        "--picture",
-        tmp_path / "x.svg",
-        "--layer",
-        0,
-        "--head",
-        1,
-    )
+    options = ["--model", folders / "tag", "--picture", tmp_path / "x.svg", "--layer", 0, "--head", 1]
+    run("tag", "a small dog", *options)
     maps = regard.tag("a small dog", load(folders / "tag"), attention=True).attention
     assert maps.source == ["a", "small", "dog"]
     weights = maps[maps.names("encoder")[0]][1]

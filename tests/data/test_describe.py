@@ -4,7 +4,7 @@ import pytest
 
 from regard.data import describe as module
 from regard.data.describe import describe
-from regard.data.readers import Table, Text
+from regard.data.readers import Table, TextLines
 from regard.errors import DataError
 
 
@@ -35,10 +35,10 @@ def test_a_description_has_rows_lengths_and_samples(tmp_path):
 def test_a_large_set_is_described_by_its_first_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROWS", 50)
     (tmp_path / "a").write_text("word\n" * 200, encoding="utf-8")
-    description = describe(Text(tmp_path / "a"), samples=0)
+    description = describe(TextLines(tmp_path / "a"), samples=0)
     assert description.report.read == 50 and not description.complete and description.samples == []
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="there is no file"):
-        describe(Text(tmp_path / "none"))
+        describe(TextLines(tmp_path / "none"))

@@ -15,7 +15,7 @@ import pytest
 from regard.data import readers
 from regard.data.chunk_encoder import EncodingSettings
 from regard.data.prepare import Prepared, prepare
-from regard.data.readers import LinePairs, Table, Text
+from regard.data.readers import LinePairs, Table, TextLines
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from tests import forked
@@ -110,7 +110,7 @@ def test_a_limit_keeps_the_first_rows(pairs, tokenizer):
 
 def test_the_text_of_a_language_model_keeps_its_empty_lines(tmp_path, tokenizer):
     (tmp_path / "a").write_text("the cat\n\na dog\n", encoding="utf-8")
-    prepared = prepare(Text(tmp_path / "a"), None, tokenizer, EncodingSettings(max_length=1))
+    prepared = prepare(TextLines(tmp_path / "a"), None, tokenizer, EncodingSettings(max_length=1))
     assert [tokenizer.decode(prepared.target(i)) for i in range(3)] == ["the cat", "", "a dog"]
     assert prepared.target(1).tolist() == [EOS]
     with pytest.raises(DataError, match="no source side"):
@@ -121,7 +121,7 @@ def test_a_character_model_keeps_the_text_unchanged(tmp_path):
     text = "To be,\nor not\n\nto be.\n"
     (tmp_path / "a").write_text(text, encoding="utf-8")
     tokenizer = Tokenizer.train(text.splitlines(), "character", 40)
-    prepared = prepare(Text(tmp_path / "a"), None, tokenizer)
+    prepared = prepare(TextLines(tmp_path / "a"), None, tokenizer)
     assert tokenizer.decode(prepared.arrays("target")[0]) == text
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from regard.data.reader_choice import open_files
-from regard.data.readers import MISSING, JsonLines, LinePairs, Table, Text
+from regard.data.readers import MISSING, JsonLines, LinePairs, Table, TextLines
 from regard.data.text_files import BAD
 from regard.errors import DataError
 
@@ -51,7 +51,9 @@ def test_sides_of_different_length_stop_with_both_counts(tmp_path):
 def test_parts_of_a_text_are_split_by_characters(tmp_path):
     text = "".join(f"line {i} {'x' * (i % 7)}\n" for i in range(500))
     (tmp_path / "a").write_text(text, encoding="utf-8")
-    first, last = (["".join(row) for row in Text(tmp_path / "a", part)] for part in ((0.0, 0.9), (0.9, 1.0)))
+    first, last = (
+        ["".join(row) for row in TextLines(tmp_path / "a", part)] for part in ((0.0, 0.9), (0.9, 1.0))
+    )
     cut = int(len(text) * 0.9)
     assert "\n".join(first) == text[:cut].removesuffix("\n")
     assert "\n".join(last) + "\n" == text[cut:]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.data.datasets import load_corpus as load
 from regard.data.datasets import load_split, split_rows
 from regard.errors import DataError, OptionError

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from regard.data import sentencepiece_segmentation as segmentation
-from regard.data.sentencepiece_segmentation import Bpe, CharacterMap, Normalizer, Unigram
+from regard.data.sentencepiece_segmentation import Bpe, CharacterMap, TextNormalizer, Unigram
 from regard.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from regard.interchange.sentencepiece import read_sentencepiece
 from tests.interchange.marian_folders import sentencepiece_model
@@ -104,8 +104,8 @@ def test_spans_are_positions_in_the_text_before_normalization(tmp_path):
     from sentencepiece import sentencepiece_model_pb2
 
     file = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
-    normalizer = Normalizer(CharacterMap(file.normalizer_spec.precompiled_charsmap))
+    normalizer = TextNormalizer(CharacterMap(file.normalizer_spec.precompiled_charsmap))
     text, spans = normalizer.with_spans("  ﬁx e\u0301")
     assert text == "▁fix▁é"
     assert spans == [(0, 0), (2, 3), (2, 3), (3, 4), (4, 5), (5, 7)]
-    assert Normalizer(CharacterMap(b""))(" a \ud800") == "▁a▁\ufffd"
+    assert TextNormalizer(CharacterMap(b""))(" a \ud800") == "▁a▁\ufffd"

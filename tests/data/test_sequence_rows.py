@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.data.datasets import load_corpus
 from regard.data.row_formats import ROW_FORMATS
 from regard.data.sequence_rows import SequenceRowFormat

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tag_schemes import BIO, IO, IOBES, SCHEMES, Problem, Span, parse, scheme, scheme_of, spans
+from regard.data.tag_schemes import BIO, IO, IOBES, SCHEMES, Span, TagProblem, parse, scheme, scheme_of, spans
 from regard.errors import DataError, OptionError
 
 ANY_TAGS = st.lists(
@@ -77,19 +77,24 @@ def test_spans_equal_those_of_seqeval(tags: list[str]) -> None:
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        (["I-PER"], [Problem(0, "I-PER cannot begin a sentence in BIO")]),
+        (["I-PER"], [TagProblem(0, "I-PER cannot begin a sentence in BIO")]),
         (
             ["O", "I-PER", "I-LOC"],
-            [Problem(1, "I-PER cannot follow O in BIO"), Problem(2, "I-LOC cannot follow I-PER in BIO")],
+            [
+                TagProblem(1, "I-PER cannot follow O in BIO"),
+                TagProblem(2, "I-LOC cannot follow I-PER in BIO"),
+            ],
         ),
-        (["S-PER"], [Problem(0, "S-PER does not occur in BIO, which has B, I and O")]),
+        (["S-PER"], [TagProblem(0, "S-PER does not occur in BIO, which has B, I and O")]),
         (
             ["B-PER", "b-PER"],
-            [Problem(1, "'b-PER' is not a tag; a tag is O, or B-, I-, E- or S- and a type, as B-PER")],
+            [TagProblem(1, "'b-PER' is not a tag; a tag is O, or B-, I-, E- or S- and a type, as B-PER")],
         ),
     ],
 )
-def test_violations_of_bio_are_reported_with_their_position(tags: list[str], expected: list[Problem]) -> None:
+def test_violations_of_bio_are_reported_with_their_position(
+    tags: list[str], expected: list[TagProblem]
+) -> None:
     assert BIO.problems(tags) == expected
 
 

@@ -55,7 +55,7 @@ class RecordingModel(AutoregressiveModel):
     weights.
     """
 
-    joins = False
+    can_join = False
 
     def __init__(self, model):
         torch.nn.Module.__init__(self)

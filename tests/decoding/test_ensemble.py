@@ -63,7 +63,7 @@ def test_an_ensemble_of_one_model_is_the_model():
 )
 def test_batches_and_workers_change_nothing(options):
     models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("dot", "bahdanau")])
-    assert models.joins
+    assert models.can_join
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
     alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]
     for limits in ({}, dict(limits=Limits(workers=2)), dict(limits=Limits(batch_tokens=12))):
@@ -75,7 +75,7 @@ def test_batches_and_workers_change_nothing(options):
 def test_an_ensemble_streams_and_generates():
     translators = Ensemble([translator(), translator("bahdanau")])
     assert "".join(stream(LINES[0], translators)) == translate(LINES[:1], translators)[0]
-    assert not translators.joins
+    assert not translators.can_join
     models = [language_model(), language_model("none")]
     assert generate(["the cat"], Ensemble(models), limits=Limits(max_length=9))[0].hypotheses[0].tokens
 

@@ -123,7 +123,7 @@ def test_padding_does_not_reach_the_encoder(encoder):
 @pytest.mark.parametrize("decoder", ["none", "dot", "projected", "bilinear", "input feeding", "bahdanau"])
 def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
-    assert model.joins
+    assert model.can_join
     running, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
     with torch.inference_mode():
         for i, task in enumerate(tasks):  # add a sentence every three steps
@@ -137,7 +137,7 @@ def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
 
 
 def test_sentences_cannot_join_a_transformer_batch():
-    assert not tiny("transformer").joins
+    assert not tiny("transformer").can_join
 
 
 def test_in_float32_only_near_ties_depend_on_the_batch():

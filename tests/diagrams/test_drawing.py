@@ -1,6 +1,7 @@
 """`regard.draw`: every kind of model and recipe as a graph with the right edges, legible as SVG.
 
-Covers drawing.py, graph.py, encoders.py, decoders.py, model_drawings.py, interaction_models.py, cli/draw.py.
+Covers drawing.py, computation_graph.py, drawn_encoders.py, drawn_decoders.py, model_drawings.py,
+interaction_models.py, cli/draw.py.
 """
 
 import re
@@ -13,7 +14,7 @@ import torch
 import regard
 from regard import interactions
 from regard.cli import main
-from regard.diagrams.graph import HEIGHT, _Layout
+from regard.diagrams.computation_graph import HEIGHT, _Layout
 from regard.errors import FolderError, OptionError, RecipeError, RegardError
 from regard.pictures.labels import ems
 from regard.recipe.loading import recipe_files

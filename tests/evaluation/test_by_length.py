@@ -1,4 +1,4 @@
-"""BLEU by sentence length (also plots.py): buckets, table, plot and errors."""
+"""BLEU by sentence length (also save_figure.py): buckets, table, plot and errors."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Tests of recommender.py on generated ratings, and of `regard recommend`.
 
-Covers cross_validation.py, recommenders.py and cli/recommend.py.
+Covers cross_validation.py, fit_recommender.py and cli/recommend.py.
 """
 
 import json
@@ -17,8 +17,7 @@ from regard.data.corpora import data_folder
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
 from regard.interactions.cross_validation import evaluate_split, splits
-from regard.interactions.ratings import Ratings, add_item_info, movielens_files, read_ratings
-from regard.interactions.recommenders import (
+from regard.interactions.fit_recommender import (
     FEATURES,
     PENALTY,
     RECOMMENDERS,
@@ -26,6 +25,7 @@ from regard.interactions.recommenders import (
     one_hot,
     tags,
 )
+from regard.interactions.ratings import Ratings, add_item_info, movielens_files, read_ratings
 
 GENRES = ["war", "love", "crime"]
 

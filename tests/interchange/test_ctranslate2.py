@@ -6,7 +6,7 @@ import torch
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
 from regard.interchange.export.ctranslate2 import CTranslate2
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export_model
 from tests.interchange.small_models import LAYER, make, run_readme, tokenizer
 
 pytest.importorskip("ctranslate2")
@@ -54,7 +54,7 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
     model = make(
         LAYER, LAYER, source=tokenizer(size=300), target=tokenizer("byte-bpe"), tie="target", output_bias=True
     )
-    assert export(model, tmp_path / "out", CTranslate2()).passed
+    assert export_model(model, tmp_path / "out", CTranslate2()).passed
     assert len(run_readme(tmp_path / "out", ["I like  it, < s > don't you?", "Yes."])) == 2
     assert not list(tmp_path.glob(".*"))
 
@@ -62,7 +62,7 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
 def test_quantized_weights_are_compared_and_the_model_is_unchanged(tmp_path):
     model = make(LAYER, LAYER)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    result = export(model, tmp_path / "out", CTranslate2("int8"))
+    result = export_model(model, tmp_path / "out", CTranslate2("int8"))
     assert result.sentences == 4 and 1e-5 < result.max_difference < 1.0
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert not (tmp_path / "out" / "exact").exists()
@@ -86,7 +86,7 @@ def test_quantized_weights_are_compared_and_the_model_is_unchanged(tmp_path):
 )
 def test_unsupported_options_are_refused_with_the_reason(tmp_path, encoder, decoder, reason):
     with pytest.raises(OptionError, match=reason):
-        export(make(encoder, decoder), tmp_path / "out", CTranslate2())
+        export_model(make(encoder, decoder), tmp_path / "out", CTranslate2())
     assert not (tmp_path / "out").exists()
 
 

@@ -6,7 +6,7 @@ import torch
 from regard.data.tokenizer import EOS
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export_model
 from regard.interchange.export.huggingface import HuggingFace
 from tests.interchange.small_models import ENGLISH, GERMAN, LAYER, make, run_readme, tokenizer
 
@@ -73,7 +73,7 @@ def test_the_exported_tokenizer_gives_the_same_ids_and_text(tmp_path, kind):
 @pytest.mark.slow
 def test_an_export_is_checked_and_its_readme_runs(tmp_path):
     model = make(LAYER, LAYER, source=tokenizer(size=300), tie="target", output_bias=True)
-    assert export(model, tmp_path / "out", HuggingFace()).passed
+    assert export_model(model, tmp_path / "out", HuggingFace()).passed
     assert len(run_readme(tmp_path / "out", ENGLISH[:2])) == 2
 
 
@@ -99,4 +99,4 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
 )
 def test_unsupported_options_are_refused_with_the_reason(tmp_path, encoder, decoder, reason):
     with pytest.raises(OptionError, match=reason):
-        export(make(encoder, decoder, tie="target"), tmp_path / "out", HuggingFace())
+        export_model(make(encoder, decoder, tie="target"), tmp_path / "out", HuggingFace())

@@ -6,7 +6,7 @@ import torch
 from regard.data.tokenizer import BOS
 from regard.errors import FolderError, OptionError
 from regard.interchange import import_gpt2
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export_model
 from regard.interchange.export.huggingface import HuggingFace
 from regard.interchange.import_model import import_model
 from regard.models.folder import load
@@ -53,7 +53,7 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
 
 def test_an_exported_model_is_imported_unchanged(tmp_path):
     model = make(LAYER, LAYER)
-    export(model, tmp_path / "exported", HuggingFace())
+    export_model(model, tmp_path / "exported", HuggingFace())
     import_model(tmp_path / "exported", tmp_path / "imported")
     imported = load(tmp_path / "imported")
     assert imported.source_tokenizer == model.source_tokenizer

@@ -6,7 +6,7 @@ import torch
 
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export_model
 from regard.interchange.export.onnx import Onnx
 from tests.interchange.small_models import ENGLISH, LAYER, make, run_readme
 
@@ -59,7 +59,7 @@ MODELS = {
 
 def test_a_transformer_is_equal_alone_and_in_a_padded_batch_and_its_readme_runs(tmp_path):
     model = make({**ONE_LAYER, "norm": "pre"}, ONE_LAYER)
-    assert export(model, tmp_path / "out", Onnx()).passed
+    assert export_model(model, tmp_path / "out", Onnx()).passed
     graphs = Onnx().load(model, tmp_path / "out")
     assert graphs.encoder is not None
     source = torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0], [9, 8, 7, 3, 0, 0]])
@@ -125,5 +125,5 @@ def test_a_window_longer_than_the_traced_example_is_exported(tmp_path):
 
 def test_a_model_that_torch_cannot_export_is_refused_with_its_reason(tmp_path):
     with pytest.raises(OptionError, match="torch.onnx cannot export this model's encoder"):
-        export(make({**ONE_LAYER, "position": "relative-buckets"}, ONE_LAYER), tmp_path / "out", Onnx())
+        export_model(make({**ONE_LAYER, "position": "relative-buckets"}, ONE_LAYER), tmp_path / "out", Onnx())
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import OptionError
 from regard.interchange import import_marian
-from regard.interchange.export.export import export
+from regard.interchange.export.export_model import export_model
 from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from tests.interchange.marian_folders import LANGUAGES, save_marian
 from tests.interchange.small_models import ENGLISH, GERMAN
@@ -16,7 +16,7 @@ pytest.importorskip("sentencepiece")
 def test_an_imported_unigram_model_is_exported(tmp_path):
     save_marian(tmp_path, missing=None)
     model, _ = import_marian.read(tmp_path)
-    assert export(model, tmp_path / "out", "huggingface").passed
+    assert export_model(model, tmp_path / "out", "huggingface").passed
     ids = [model.source_tokenizer.encode(text) for text in ENGLISH[:200]]
     targets = [model.target_tokenizer.encode(text) for text in GERMAN[:200]]
     texts = [model.target_tokenizer.decode(row) for row in targets]
@@ -41,5 +41,5 @@ def test_an_imported_unigram_model_is_exported(tmp_path):
 def test_models_that_tokenizers_cannot_express_are_refused(tmp_path, options, reason):
     save_marian(tmp_path, **options)
     with pytest.raises(OptionError, match=f"of this imported model {reason}"):
-        export(import_marian.read(tmp_path)[0], tmp_path / "out", "huggingface")
+        export_model(import_marian.read(tmp_path)[0], tmp_path / "out", "huggingface")
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from regard.errors import RecipeError
 from regard.optimization.schedules import (
     SCHEDULES,
     Constant,
-    Cosine,
+    CosineDecay,
     InverseSqrt,
     LearningRate,
     Plateau,
@@ -35,7 +35,7 @@ def test_cosine_decays_from_the_peak_to_the_floor():
     steps = (1, 50, 100, 350, 600, 1100, 5000)
     quarter = 0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2
     expected = [0.01, 0.5, 1.0, quarter, 0.55, 0.1, 0.1]
-    assert rates(Cosine(warmup=100, floor=0.1), steps, length=1100) == pytest.approx(expected)
+    assert rates(CosineDecay(warmup=100, floor=0.1), steps, length=1100) == pytest.approx(expected)
 
 
 def test_constant_has_linear_warmup():
@@ -75,14 +75,17 @@ def test_a_restored_plateau_continues():
 
 def test_a_restored_cosine_keeps_its_length():
     """On another number of processes the length would differ, and the rate would jump."""
-    original, restored = LearningRate(Cosine(warmup=5), 1.0, 100), LearningRate(Cosine(warmup=5), 1.0, 200)
+    original, restored = (
+        LearningRate(CosineDecay(warmup=5), 1.0, 100),
+        LearningRate(CosineDecay(warmup=5), 1.0, 200),
+    )
     restored.restore(original.state())
     assert [original.at(step) for step in (5, 50, 100)] == [restored.at(step) for step in (5, 50, 100)]
 
 
 def test_cosine_without_a_length_is_refused():
     with pytest.raises(RecipeError, match=r"schedule.kind cosine .* set training.steps"):
-        LearningRate(Cosine(), 0.5, None)
+        LearningRate(CosineDecay(), 0.5, None)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -1,11 +1,11 @@
-"""Tests of table.py and formats.py: the column with the text, and lines of tables."""
+"""Tests of table.py and output_formats.py: the column with the text, and lines of tables."""
 
 import pytest
 
 from regard.data.column_detection import detect_table
 from regard.errors import DataError, OptionError
-from regard.pipelines.formats import split_row, table_line
 from regard.pipelines.input import Column, Field, Row, WholeLine
+from regard.pipelines.output_formats import split_row, table_line
 from regard.pipelines.table import TextLocation, locate_text
 
 

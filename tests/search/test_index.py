@@ -1,6 +1,6 @@
 """Search indexes: search, changes, crashes, damage and locks.
 
-Covers build_index.py, embedders.py, exact.py, hnsw.py, methods.py, segment.py.
+Covers build_index.py, load_embedder.py, exact.py, hnsw.py, methods.py, segment.py.
 """
 
 import json
@@ -16,7 +16,7 @@ from regard.errors import DataError, FolderError, OptionError
 from regard.search import build_index
 from regard.search.documents import Document
 from regard.search.exact import nearest, top_k
-from regard.search.hnsw import Graph
+from regard.search.hnsw import HnswGraph
 from regard.search.index import Index, IndexInfo
 from regard.search.methods import Bm25Search, Hit, HybridSearch, VectorSearch
 from tests import forked
@@ -91,7 +91,7 @@ def test_a_single_query_works_with_hnsw(folder):
 
 def test_hnsw_recall_is_above_97_percent():
     x, queries = random_vectors(3000), random_vectors(100, 2)
-    graph = Graph(WIDTH, threads=1)
+    graph = HnswGraph(WIDTH, threads=1)
     graph.add(np.arange(3000), x)
     exact, _ = nearest([(0, x)], queries, 10, np.array([], np.int64))
     shares = [len(set(a) & set(b)) / 10 for a, b in zip(graph.search(queries, 30), exact, strict=True)]
@@ -290,7 +290,7 @@ def test_errors_name_damaged_files(folder):
 
 def test_every_vector_is_found_with_several_threads():
     for seed in range(15):
-        x, graph = random_vectors(300, seed), Graph(WIDTH, threads=2)
+        x, graph = random_vectors(300, seed), HnswGraph(WIDTH, threads=2)
         graph.add(np.arange(300), x)
         assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.search(x, 10)))
 
@@ -313,11 +313,11 @@ def test_an_open_index_keeps_its_files_while_others_write(folder, min_graph_size
 def test_a_missing_usearch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     with pytest.raises(OptionError, match=r'this needs usearch; pip install "regard\[search\]"'):
-        Graph(4)
+        HnswGraph(4)
 
 
 def test_ctrl_c_while_the_graph_is_built_is_a_keyboard_interrupt():
-    x, graph = random_vectors(200_000), Graph(WIDTH, threads=1)
+    x, graph = random_vectors(200_000), HnswGraph(WIDTH, threads=1)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         graph.add(np.arange(len(x)), x)

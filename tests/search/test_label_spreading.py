@@ -8,7 +8,7 @@ import pytest
 
 from regard.errors import DataError, OptionError
 from regard.search.label_spreading import spread_labels
-from regard.search.label_table import Row, format_table, read_table, reviewed_labels
+from regard.search.label_table import LabelRow, format_table, read_table, reviewed_labels
 
 
 def clusters(distance=3.0):
@@ -54,9 +54,9 @@ def test_fewer_than_two_labels_are_an_error():
 
 def test_reviewed_rows_of_a_table_become_examples(tmp_path):
     rows = [
-        Row("a", "sure\tof it", "a", 0.99, False, "1"),
-        Row("b", "not sure", "b", 0.4, False, "2"),
-        Row("a", "given", "a", 1.0, True, "3"),
+        LabelRow("a", "sure\tof it", "a", 0.99, False, "1"),
+        LabelRow("b", "not sure", "b", 0.4, False, "2"),
+        LabelRow("a", "given", "a", 1.0, True, "3"),
     ]
     path = tmp_path / "t.tsv"
     path.write_text(format_table(rows), encoding="utf-8")
@@ -82,4 +82,4 @@ def test_a_list_of_examples_needs_label_and_text(tmp_path):
         with pytest.raises(DataError, match=message):
             read_table(path)
     with pytest.raises(DataError, match="'one' has two labels, 'a' and 'b'"):
-        reviewed_labels([Row("a", "one"), Row("b", "one ")])
+        reviewed_labels([LabelRow("a", "one"), LabelRow("b", "one ")])

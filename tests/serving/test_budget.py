@@ -15,7 +15,7 @@ from regard.pipelines.translate import translate
 from regard.serving.generation_service import GenerationService
 from regard.serving.http_errors import RequestError
 from regard.serving.request_limits import RequestLimits
-from regard.serving.requests import Translate
+from regard.serving.requests import TranslateRequest
 from tests.serving.server import in_background, process, running, until, write_model
 from tests.serving.test_metrics import parse, value
 from tests.serving.test_routes import as_json
@@ -89,11 +89,11 @@ def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, p
 
 def test_request_limits_are_those_of_the_service(model):
     service = GenerationService(model, "small", RequestLimits(work=100, tokens=30), workers=1)
-    service.check(Translate(max_length=25, beam=4), ["a"])
+    service.check(TranslateRequest(max_length=25, beam=4), ["a"])
     with pytest.raises(RequestError, match="more than 100 rows × steps"):
-        service.check(Translate(max_length=26, beam=4), ["a"])
+        service.check(TranslateRequest(max_length=26, beam=4), ["a"])
     with pytest.raises(RequestError, match=r"the text has 31 tokens, and at most 30"):
-        service.check(Translate(max_length=1), ["x" * 31])
+        service.check(TranslateRequest(max_length=1), ["x" * 31])
     service.batcher.close()
 
 

@@ -1,4 +1,4 @@
-"""Tests of events.py and token_streams.py: a streamed response has the same text."""
+"""Tests of events.py and stream_pool.py: a streamed response has the same text."""
 
 import json
 import threading

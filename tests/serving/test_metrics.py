@@ -4,7 +4,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from regard.serving.metrics import Metrics
+from regard.serving.metrics import ServerMetrics
 
 SAMPLE = re.compile(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (-?[\d.e+-]+|\+Inf|NaN)')
 
@@ -36,7 +36,7 @@ def value(metrics, name, **labels):
 
 
 def test_all_metrics_of_a_service_can_be_parsed():
-    metrics = Metrics()
+    metrics = ServerMetrics()
     metrics.requests.labels("/translate", "200").inc()
     metrics.requests.labels("/translate", "200").inc(4)
     metrics.seconds.labels("/translate").observe(0.3)
@@ -56,14 +56,14 @@ def test_all_metrics_of_a_service_can_be_parsed():
 
 
 def test_the_official_parser_reads_label_values_with_any_character():
-    metrics, name = Metrics(), 'a "b"\\\nc'
+    metrics, name = ServerMetrics(), 'a "b"\\\nc'
     metrics.info(model=name, version="1")
     families = {family.name: family for family in text_string_to_metric_families(metrics.text().decode())}
     assert families["regard_info"].samples[0].labels == {"model": name, "version": "1"}
 
 
 def test_two_services_in_one_process_count_separately():
-    first, second = Metrics(), Metrics()
+    first, second = ServerMetrics(), ServerMetrics()
     first.requests.labels("/translate", "200").inc()
     assert value(first, "regard_requests_total", route="/translate", status="200") == 1
     assert value(second, "regard_requests_total", route="/translate", status="200") == 0

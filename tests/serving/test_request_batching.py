@@ -6,7 +6,7 @@ import time
 import pytest
 
 from regard.serving.http_errors import RequestError
-from regard.serving.metrics import Metrics
+from regard.serving.metrics import ServerMetrics
 from regard.serving.request_batching import Batcher
 from tests.serving.test_metrics import value
 
@@ -143,7 +143,7 @@ def test_a_request_without_texts_gets_no_results():
 
 
 def test_many_threads_and_workers_lose_nothing():
-    metrics, result = Metrics(), {}
+    metrics, result = ServerMetrics(), {}
     pool = batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=metrics)
 
     def submit(n):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.training.cuda_graph import LENGTH_MULTIPLE, GraphShapes
-from tests.data.test_batches import home, prepared, tokenizer  # noqa: F401 (fixtures)
+from tests.data.test_batch_iterator import home, prepared, tokenizer  # noqa: F401 (fixtures)
 
 
 @pytest.mark.parametrize(("multiple", "sentences"), [(1, None), (4, None), (8, None), (4, 12)])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from regard.attention.devices import pick_device
 from regard.errors import DataError, FolderError, RecipeError
 from regard.files.cache import cache_folder
 from regard.pipelines import input as pipeline_input
@@ -15,7 +16,6 @@ from regard.recipe.loading import load_recipe
 from regard.training import distillation
 from regard.training.display import Display
 from regard.training.distillation import DistillationStopped, distilled_rows, write_distilled
-from regard.training.distributed import pick_device
 from regard.training.estimate import estimate
 from regard.training.trainer import resume, train
 from tests.decoding.model_folders import language_model

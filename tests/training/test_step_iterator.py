@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.data.datasets import load_corpus
 from regard.errors import RecipeError
 from regard.recipe.loading import load_recipe

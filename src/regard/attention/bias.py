@@ -72,6 +72,9 @@ def _check_heads(name: str, bias_heads: int, heads: int) -> None:
 class ALiBi(Bias):
     """−m · |t − s| with a slope m per head (Press, Smith & Lewis 2022). Symmetric; the paper adds `Causal()`.
 
+    >>> regard.ALiBi(4).slopes
+    [0.25, 0.0625, 0.015625, 0.00390625]
+
     Slopes are 2^(−8/n), 2^(−16/n), … If the number of heads is not a power of two, they are the slopes of the
     next smaller power, then every other slope of the next larger, as in the authors' code.
     """

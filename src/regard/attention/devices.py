@@ -1,4 +1,4 @@
-"""Devices of attention options: `Mask.to`, `Bias.to`, `Energy.to`, and a check against the query's device."""
+"""Devices: `Mask.to`, `Bias.to`, `Energy.to`, a check against the query's device, and `--device auto`."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def as_device(value: object) -> torch.device:
     except RuntimeError:
         pass
     raise OptionError(f"device must be 'cpu', 'cuda', 'cuda:N' or a torch.device, got {quoted(value)}")
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """Return the device for auto, cpu or cuda; a missing GPU is an error."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(f"device must be auto, cpu or cuda, got {name!r}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not gpus):
+        return torch.device("cpu")
+    if not gpus:
+        raise DeviceError(
+            "the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA"
+        )
+    if local_rank >= gpus:
+        raise DeviceError(
+            f"process {local_rank} of this machine has no GPU, there are {gpus}; "
+            f"start torchrun with --nproc-per-node {gpus}"
+        )
+    return torch.device("cuda", local_rank)

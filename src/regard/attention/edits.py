@@ -22,7 +22,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Rows:
+class CallWeights:
     """The attention weights of one call, as an edit sees them.
 
     Attributes:
@@ -58,14 +58,14 @@ class Edit:
         for name in ("heads", "queries", "batch"):
             _check_indices(f"{type(self).__name__}'s {name}", getattr(self, name), negative=name == "heads")
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         """New weights of the shape of `rows.weights`; only the `selected` rows of them are used.
 
         `selected` broadcasts to (*leading, heads, Tq, 1); None: all.
         """
         raise NotImplementedError
 
-    def __call__(self, rows: Rows) -> Tensor | None:
+    def __call__(self, rows: CallWeights) -> Tensor | None:
         """The weights after the edit; None if it selects no row of this call."""
         selected = self._selected(rows)
         if selected is not None and not bool(selected.any()):
@@ -75,7 +75,7 @@ class Edit:
             new = new.masked_fill(~rows.allowed, 0.0)
         return new if selected is None else torch.where(selected.to(new.device), new, rows.weights)
 
-    def _selected(self, rows: Rows) -> Tensor | None:
+    def _selected(self, rows: CallWeights) -> Tensor | None:
         """The rows to change, broadcastable to (*leading, heads, Tq, 1), on the CPU; None: all."""
         *leading, heads, _, _ = rows.weights.shape
         conditions: list[Tensor] = []
@@ -107,7 +107,7 @@ class Edit:
 class Uniform(Edit):
     """Equal weights on all keys that the mask allows."""
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         count = rows.allowed.sum(-1, keepdim=True).clamp(min=1)
         return rows.allowed.to(rows.weights.dtype) / count
 
@@ -116,7 +116,7 @@ class Uniform(Edit):
 class Zero(Edit):
     """Weights of 0: the selected heads, or all, add nothing."""
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         return torch.zeros_like(rows.weights)
 
 
@@ -134,7 +134,7 @@ class Permuted(Edit):
         super().__post_init__()
         integer("Permuted's seed", self.seed, 0)
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         positions = rows.positions
         start = int(positions.reshape(-1)[0]) if positions is not None and positions.numel() else 0
         seed = zlib.crc32(f"{self.seed} {rows.name} {start}".encode())
@@ -161,7 +161,7 @@ class Pinned(Edit):
         super().__post_init__()
         integer("Pinned's key", self.key, 0)
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         count = rows.weights.shape[-1]
         if self.key >= count:
             raise OptionError(
@@ -201,7 +201,7 @@ class Weights(Edit):
         if not isinstance(self.tensor, Tensor) or self.tensor.is_complex():
             raise OptionError(f"Weights takes a tensor of real numbers, got {quoted(self.tensor)}")
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         return _expanded("the tensor of Weights", self.tensor, rows)
 
 
@@ -220,7 +220,7 @@ class Mapped(Edit):
         if not callable(self.function) or isinstance(self.function, type):
             raise OptionError(f"Mapped takes a function of the weights, got {quoted(self.function)}")
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         new = self.function(rows.weights)
         if not isinstance(new, Tensor):
             raise OptionError(
@@ -268,7 +268,7 @@ def visible_pairs(call: Call) -> Tensor:
     return allowed.expand(*call.leading, call.heads, call.Tq, call.Tk)
 
 
-def _expanded(what: str, new: Tensor, rows: Rows) -> Tensor:
+def _expanded(what: str, new: Tensor, rows: CallWeights) -> Tensor:
     shape = tuple(rows.weights.shape)
     try:
         return new.to(rows.weights.device, rows.weights.dtype).expand(shape)

@@ -134,7 +134,12 @@ class Dot(Energy):
 
 
 class ScaledDot(Energy):
-    """e = q·k / √d (Vaswani et al. 2017, eq. 1): has unit variance if the components have."""
+    """e = q·k / √d (Vaswani et al. 2017, eq. 1): has unit variance if the components have.
+
+    >>> q = k = torch.ones(1, 1, 1, 16)
+    >>> regard.weights(q, k, energy=regard.ScaledDot(), stage="energy").item()
+    4.0
+    """
 
     form = "dot"
 
@@ -231,6 +236,10 @@ class Match(Energy):
 class Bilinear(nn.Module, Energy):
     """e = qᵀ Wᵀ V k · scale with W, V ∈ R^(rank×D) (Schmidt-Thieme's X Wᵀ V Xᵀ), or qᵀ W k · scale.
 
+    >>> q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 5, 6)  # widths may differ
+    >>> regard.attend(q, k, k, energy=regard.Bilinear(4, 6)).shape
+    torch.Size([1, 1, 3, 6])
+
     `rank=None` is the second, with a full W. `heads`: matrices for each head.
     """
 
@@ -285,7 +294,12 @@ class Bilinear(nn.Module, Energy):
 
 
 class Additive(nn.Module, Energy):
-    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads`: a v for each head."""
+    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads`: a v for each head.
+
+    >>> q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)  # (batch, heads, time, dim)
+    >>> regard.attend(q, k, k, energy=regard.Additive(8, heads=2)).shape
+    torch.Size([1, 2, 3, 8])
+    """
 
     form = "additive"
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.arguments import quoted
 from regard.attention import torch_calls, watching
 from regard.attention.call import Call
-from regard.attention.edits import Edit, Function, Rows, as_edits, visible_pairs
+from regard.attention.edits import CallWeights, Edit, Function, as_edits, visible_pairs
 from regard.attention.kernels import reference
 from regard.attention.watched_model import Modules, check_patterns, named_modules
 from regard.errors import OptionError
@@ -105,7 +105,7 @@ class Intervention(watching.Observer):
                 continue
             self.matched[pattern][name] = None
             for edit in edits:
-                new = edit(Rows(weights, visible, name, positions))
+                new = edit(CallWeights(weights, visible, name, positions))
                 if new is not None:
                     weights, is_edited = new, True
                     self.selected.add(pattern)

@@ -80,6 +80,10 @@ class Normalizer:
 class Softmax(Normalizer):
     """a_j = exp(e_j/τ) / Σ exp(e/τ).
 
+    >>> q, k = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
+    >>> regard.weights(q, k, normalize=regard.Softmax(temperature=2.0)).tolist()
+    [[[[0.5, 0.5]]]]
+
     Attention sinks, one number per head, add exp(sink/τ) to the sum (GPT-OSS; Xiao et al. 2024): an extra key
     that takes weight and has no value, so a row may sum to less than 1. They may be trained. The kernels
     `reference`, `tiled` and, on a GPU, `triton` support them.
@@ -230,7 +234,12 @@ class Entmax(Normalizer):
 
 
 class Sparsemax(Entmax):
-    """Projection of the energies onto the simplex (Martins & Astudillo 2016): entmax with α = 2."""
+    """Projection of the energies onto the simplex (Martins & Astudillo 2016): entmax with α = 2.
+
+    >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[1.0], [0.5], [-3.0]]]])
+    >>> regard.weights(q, k, normalize=regard.Sparsemax()).tolist()
+    [[[[0.75, 0.25, 0.0]]]]
+    """
 
     def __init__(self) -> None:
         super().__init__(2.0)

@@ -28,7 +28,9 @@ class Packed(Mask):
 
     >>> cu_seqlens = torch.tensor([0, 3, 5], dtype=torch.int32)   # a sequence of 3 tokens and one of 2
     >>> q = k = v = torch.randn(8, 5, 64)                         # (heads, total, dim)
-    >>> out = attend(q, k, v, mask=Packed(cu_seqlens, mask=Causal()))
+    >>> out = regard.attend(q, k, v, mask=Packed(cu_seqlens, mask=regard.Causal()))
+    >>> out.shape
+    torch.Size([8, 5, 64])
 
     Positions in `mask` are relative to each sequence: Causal() aligns its last query with its last key, also
     if `cu_seqlens_k` gives the keys other lengths (flash-attn's convention). Numbers per sequence, such as

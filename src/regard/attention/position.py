@@ -28,6 +28,9 @@ def _check_input(name: str, x: Tensor, dim: int | None) -> None:
 class Sinusoidal(nn.Module):
     """x + PE(t), PE(t)₂ₖ = sin(t/10000^(2k/dim)), PE(t)₂ₖ₊₁ = cos(…) (Vaswani et al. 2017, 3.5).
 
+    >>> regard.Sinusoidal(4)(torch.zeros(1, 2, 4))[0, 0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+
     Positions count from `first`.
     """
 
@@ -107,6 +110,10 @@ class Channel(nn.Module):
 
 class Rotary(nn.Module):
     """Rotary embeddings (Su et al. 2021): rotate pairs of components by t · base^(−2k/dim).
+
+    >>> rotary, x = regard.Rotary(8), torch.randn(1, 1, 4, 8)
+    >>> regard.attend(rotary(x), rotary(x), x).shape
+    torch.Size([1, 1, 4, 8])
 
     q·k then depends on the distance of their positions. Takes queries or keys, (..., heads, T, dim). Pairs
     are (2k, 2k+1) as in the paper; `halves=True` pairs k with k + dim/2 as in GPT-NeoX. `fraction` below 1

@@ -155,7 +155,12 @@ class _Band(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Causal(_Band):
-    """A query sees no later key: e_ij = −∞ where j > i."""
+    """A query sees no later key: e_ij = −∞ where j > i.
+
+    >>> q = k = torch.zeros(1, 1, 2, 4)
+    >>> regard.weights(q, k, mask=regard.Causal())[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
 
     offset: int | Tensor | None = None
 
@@ -175,7 +180,12 @@ class Causal(_Band):
 
 @dataclass(frozen=True, eq=False)
 class Window(_Band):
-    """Sliding window: the query at t sees keys t − left ≤ s ≤ t + right; None is unbounded."""
+    """Sliding window: the query at t sees keys t − left ≤ s ≤ t + right; None is unbounded.
+
+    >>> q = k = torch.zeros(1, 1, 4, 2)
+    >>> regard.weights(q, k, mask=regard.Causal() & regard.Window(left=1))[0, 0, 3].tolist()
+    [0.0, 0.0, 0.5, 0.5]
+    """
 
     left: int | None
     right: int | None = 0
@@ -319,6 +329,10 @@ def _set_counts(mask: Mask, name: str) -> None:
 @dataclass(frozen=True, eq=False)
 class Padding(_FirstKeys):
     """A padded batch: only the first `lengths` keys of each sequence are visible.
+
+    >>> q = k = torch.randn(2, 1, 3, 4)
+    >>> regard.weights(q, k, mask=regard.Padding([3, 1]))[1, 0, 0].tolist()
+    [1.0, 0.0, 0.0]
 
     `finite=True`: you guarantee that padded positions are finite and that no length is 0; kernels then skip
     clearing them.

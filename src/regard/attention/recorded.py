@@ -18,7 +18,7 @@ from regard.attention.column_sums import column_sums_by_triton
 from regard.attention.diversity import HeadDiversity, head_diversity
 from regard.attention.kernels import reference
 from regard.attention.precision import compute_dtype
-from regard.attention.score_tiles import Tile, can_tile, for_each_tile
+from regard.attention.score_tiles import ScoreTile, can_tile, for_each_tile
 from regard.attention.selection import IndexLike, Selection
 from regard.errors import OptionError
 from regard.pictures.attention_views import attention_picture, shown_layer
@@ -75,7 +75,7 @@ class Recorded(Pictured):
         weights = torch.zeros(selection.shape, dtype=self.call.dtype, device=self.call.query.device)
         merged = weights.view(-1, *weights.shape[-3:])  # (sequences, heads, queries, Tk)
 
-        def fill(tile: Tile) -> None:
+        def fill(tile: ScoreTile) -> None:
             tile.part_of(merged, tile.columns).copy_(tile.weights(gated=stage == "gated"))
 
         for_each_tile(selection, fill)
@@ -100,7 +100,7 @@ class Recorded(Pictured):
         keys = torch.arange(k, device=device).expand(shape).clone()
         merged_values, merged_keys = (x.view(-1, *shape[-3:]) for x in (values, keys))
 
-        def fill(tile: Tile) -> None:
+        def fill(tile: ScoreTile) -> None:
             tile_values, tile_keys = tile.top(k)
             tile.part_of(merged_values).copy_(tile_values)
             tile.part_of(merged_keys).copy_(tile_keys)
@@ -124,7 +124,7 @@ class Recorded(Pictured):
             return selection.squeeze(total, has_queries=False)
         merged = total.view(-1, *total.shape[-2:])[:, :, None]  # (sequences, heads, 1, Tk)
 
-        def add(tile: Tile) -> None:
+        def add(tile: ScoreTile) -> None:
             tile.part_of(merged, tile.columns, all_rows=True)[:, :, 0].add_(tile.column_sums())
 
         for_each_tile(selection, add)
@@ -143,7 +143,7 @@ class Recorded(Pictured):
         entropy = torch.zeros((*selection.shape[:-1], 1), dtype=dtype, device=self.call.query.device)
         merged = entropy.view(-1, *entropy.shape[-3:])  # (sequences, heads, queries, 1)
 
-        def fill(tile: Tile) -> None:
+        def fill(tile: ScoreTile) -> None:
             tile.part_of(merged)[..., 0].copy_(tile.entropy())
 
         for_each_tile(selection, fill)

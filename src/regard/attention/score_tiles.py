@@ -40,7 +40,7 @@ def can_tile(selection: Selection) -> bool:
 
 
 @dataclass
-class Tile:
+class ScoreTile:
     """Scores before the mask, (sequences, heads, queries, keys), of a block of the attention matrix.
 
     Call only one method per tile: it may overwrite the scores.
@@ -149,7 +149,7 @@ def _topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, keys.gather(-1, positions)
 
 
-def for_each_tile(selection: Selection, visit: Callable[[Tile], None], min_keys: int = 1) -> None:
+def for_each_tile(selection: Selection, visit: Callable[[ScoreTile], None], min_keys: int = 1) -> None:
     """Call `visit` with every tile of the selected rows.
 
     A tile leaves out keys that the mask hides from all its queries, but has at least `min_keys` keys. Rows
@@ -184,7 +184,7 @@ def for_each_tile(selection: Selection, visit: Callable[[Tile], None], min_keys:
                     scores, gate = modifiers.apply(scores, n, h), modifiers.gate(n, h, scores)
                     bounded = all(x <= BOUND for row in bounds[n0:n1] for x in row[h0:h1])
                     visit(
-                        Tile(
+                        ScoreTile(
                             scores, modifiers, gate, call.temperature, bounded, modifiers.may_be_empty,
                             sequences=n, heads=h, rows=r, columns=columns,
                         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class InputOptions(OptionGroup):
+class AlignInputOptions(OptionGroup):
     """Files of sentence pairs."""
 
     files: Annotated[
@@ -133,7 +133,7 @@ class LearningOptions(OptionGroup):
         int, option("--steps", min=1, help="With --learn: training steps.", rich_help_panel=SEARCH)
     ] = 1500
 
-    def check(self, view: ViewOptions, gold: GoldOptions, output: OutputOptions) -> None:
+    def check(self, view: ViewOptions, gold: GoldOptions, output: AlignOutputOptions) -> None:
         """Raise OptionError for options that exclude each other."""
         from regard.errors import OptionError
 
@@ -211,7 +211,7 @@ class GoldOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class AlignOutputOptions(OptionGroup):
     """What is written, and where."""
 
     output: Annotated[
@@ -227,7 +227,7 @@ class OutputOptions(OptionGroup):
 PairOfTexts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SOURCE TARGET]",
+        metavar="SOURCE TARGET",
         help="A text and its translation; after -i, files. Default: standard input.",
     ),
 ]
@@ -239,11 +239,11 @@ def command(
     *,
     model: shared.Model = None,
     direction: DirectionOptions,
-    input: InputOptions,
+    input: AlignInputOptions,
     view: ViewOptions,
     link: LinkOptions,
     learning: LearningOptions,
-    output: OutputOptions,
+    output: AlignOutputOptions,
     picture: shared.PictureFileOptions,
     gold: GoldOptions,
     device: shared.Device = "auto",
@@ -254,19 +254,19 @@ def command(
 
     Examples:
 
-        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --show
+        regard align "Tom is here ." "Tom ist hier ." --model runs/small --show
 
-        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --picture tom.svg
+        regard align "Tom is here ." "Tom ist hier ." --picture tom.svg
 
         regard align -i test.en test.de --model runs/small -o links.txt
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder
     from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
     from regard.pipelines.alignment_head import AlignmentHead
     from regard.pipelines.word_links import LinkSelection
-    from regard.training.distributed import pick_device
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)
@@ -311,7 +311,7 @@ def _write_links(
     aligner: Aligner,
     pairs: Pairs,
     count: int,
-    output: OutputOptions,
+    output: AlignOutputOptions,
     picture: shared.PictureFileOptions,
     print_links: bool,
 ) -> list[Links]:

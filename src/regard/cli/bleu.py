@@ -26,7 +26,7 @@ class TokenizationOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class BleuOutputOptions(OptionGroup):
     """What is computed besides the scores, and how it is printed."""
 
     by_length: Annotated[
@@ -68,7 +68,7 @@ def command(
     ],
     *,
     tokenization: TokenizationOptions,
-    output: OutputOptions,
+    output: BleuOutputOptions,
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
 
@@ -101,7 +101,7 @@ def command(
 
 
 def _bleu_by_length(
-    hypotheses: list[str], references: list[list[str]], output: OutputOptions, settings: dict[str, Any]
+    hypotheses: list[str], references: list[list[str]], output: BleuOutputOptions, settings: dict[str, Any]
 ) -> BleuByLength | None:
     """Return BLEU by source length, and plot it; None without --by-length."""
     from regard.data.text_files import aligned_lines

@@ -12,12 +12,12 @@ from regard.cli.option_groups import OUTPUT, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
-    from regard.pipelines.formats import OutputFormat
+    from regard.pipelines.output_formats import OutputFormat
     from regard.pipelines.table import TextLocation
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class ClassifyOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-")
@@ -44,8 +44,8 @@ def command(
     text: shared.Texts = None,
     *,
     model: shared.Model = None,
-    input: shared.InputOptions,
-    output: OutputOptions,
+    input: shared.InputFileOptions,
+    output: ClassifyOutputOptions,
     picture: shared.PictureOptions,
     job: shared.BatchJobOptions,
 ) -> None:
@@ -57,25 +57,25 @@ def command(
 
         regard classify "a film to remember" --model runs/sst2
 
-        regard classify "a film to remember" --attention --model runs/sst2-attention
+        regard classify "a film to remember" --attention
 
-        regard classify "a film to remember" --picture film.svg --model runs/sst2-attention
+        regard classify "a film to remember" --picture film.svg
 
-        regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
+        regard classify -i reviews.csv --column review -o labelled.csv
 
-        regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
+        regard classify -i reviews.jsonl --field review --top 2 -o labels.jsonl
 
-        regard classify recording.npy --model FOLDER   # a model of sequences of numbers
+        regard classify recording.npy --model FOLDER   # sequences of numbers
 
-        zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
+        zcat big.gz | regard classify | cut -f 1 | sort | uniq -c
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.pipelines.classify import truncate
     from regard.pipelines.classify_file import make_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
-    from regard.training.distributed import pick_device
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
     folder = model_folder(model, "classify", text or [])
@@ -95,7 +95,7 @@ def command(
 
 
 def _classify_options(
-    input: shared.InputOptions, output: OutputOptions, job: shared.BatchJobOptions
+    input: shared.InputFileOptions, output: ClassifyOutputOptions, job: shared.BatchJobOptions
 ) -> ClassifyOptions:
     from regard.cli.jobs import output_format
     from regard.pipelines.classify_file import ClassifyOptions

@@ -12,7 +12,7 @@ from regard.errors import OptionError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.evaluation.layer_cost import Cost, Row
+    from regard.evaluation.layer_cost import Cost, CostRow
 
 MAX_LENGTH = 16384
 LEGEND = """\
@@ -105,7 +105,7 @@ def _print_comparison(options: LayerOptions) -> None:
         console.print(f"• {line}", highlight=False)
 
 
-def _add_rows(table: Table, row: Row, counted: Cost, milliseconds: float) -> None:
+def _add_rows(table: Table, row: CostRow, counted: Cost, milliseconds: float) -> None:
     """Add the quantities of a layer, one line each, to the table."""
     quoted = [
         "–" if value is None else formula if formula == "1" else f"{formula} = {value:,.10g}"
@@ -123,10 +123,10 @@ def _print_times(options: LayerOptions, output: TimeOptions, lengths: list[int])
     from rich.console import Console
     from rich.table import Table
 
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import report
     from regard.evaluation.layer_time import time_by_length
     from regard.pictures.picture import check_picture_path
-    from regard.training.distributed import pick_device
 
     path = None if output.picture is None else check_picture_path(output.picture)
     times = time_by_length(

@@ -20,7 +20,7 @@ def command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME | get NAME… | FILES…]",
+            metavar="NAME | get NAME… | FILES…",
             help="A corpus, corpora to download, or files of your own.",
         ),
     ] = None,
@@ -47,7 +47,7 @@ def command(
 
         regard data                      # corpora, sizes and licences
 
-        regard data sst2                 # splits, rows and samples of one corpus
+        regard data sst2                 # splits, rows and samples of it
 
         regard data get sst2 multi30k    # download into REGARD_DATA or ./data
 

@@ -74,11 +74,11 @@ def command(
 
         regard distill runs/small small-student
 
-        regard distill runs/small small-student distillation.targets=both distillation.beam=8
+        regard distill runs/small small-student distillation.beam=8
 
-        regard distill runs/small small-student --only-translate -o distilled.tsv
+        regard distill runs/small small-student --only-translate -o pairs.tsv
 
-        regard train small-student 'data.train=["distilled.tsv"]'
+        regard train small-student 'data.train=["pairs.tsv"]'
     """
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
     from regard.models.catalog import find_model
@@ -101,10 +101,10 @@ def command(
 
 def _translate(recipe: Any, overrides: list[str], output: Path | None, quiet: bool) -> None:
     """Fill the cache with the teacher's translations, and write them to a file."""
+    from regard.attention.devices import pick_device
     from regard.recipe.loading import load_recipe
     from regard.training.display import Display
     from regard.training.distillation import distilled_rows, write_distilled
-    from regard.training.distributed import pick_device
 
     loaded = load_recipe(recipe, overrides)
     device, display = pick_device(loaded.training.device), Display(quiet)

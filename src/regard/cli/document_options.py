@@ -11,7 +11,7 @@ from regard.cli.option_groups import INPUT, JOB, OptionGroup, Strict, option
 
 if TYPE_CHECKING:
     from regard.models.embedder import Embedder
-    from regard.search.documents import Document, Documents
+    from regard.search.documents import Document, LoadedDocuments
 
 Threads = Annotated[
     int, option(min=0, help="Threads that build and search the index; 0: all cores.", rich_help_panel=JOB)
@@ -52,7 +52,7 @@ class DocumentOptions(OptionGroup):
     strict: Strict = False
     threads: Threads = 0
 
-    def read(self, files: list[Path]) -> Documents:
+    def read(self, files: list[Path]) -> LoadedDocuments:
         """Read the documents and report those that are left out."""
         from regard.cli.jobs import report
         from regard.search.documents import read_documents
@@ -68,8 +68,8 @@ class DocumentOptions(OptionGroup):
         If `files` is the folder of an index, the vectors are read from it and the model is None.
         """
         from regard.pipelines.embed import embed
-        from regard.search.embedders import load_embedder
         from regard.search.index import MANIFEST, Index
+        from regard.search.load_embedder import load_embedder
 
         if len(files) == 1 and (files[0] / MANIFEST).is_file():
             index = Index(files[0])

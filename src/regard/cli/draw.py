@@ -13,7 +13,7 @@ def command(
         str, typer.Argument(metavar="MODEL|RECIPE", help="Model folder, run, or name or file of a recipe.")
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of a recipe to change.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys of a recipe to change.")
     ] = None,
     *,
     output: Annotated[
@@ -31,7 +31,7 @@ def command(
 
         regard draw small -o transformer.svg --steps 6
 
-        regard draw small model.encoder='{kind: recurrent}' model.decoder='{kind: bahdanau}' -o rnn.svg
+        regard draw multi30k-de-en-bahdanau -o rnn.svg
     """
     from regard.cli.jobs import report
     from regard.diagrams.drawing import draw

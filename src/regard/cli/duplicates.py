@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...|INDEX", help="Files and folders as for `regard index`, or an index."),
+        typer.Argument(metavar="FILE|INDEX", help="Files and folders as for `regard index`, or an index."),
     ],
     *,
     documents: DocumentOptions,

@@ -15,7 +15,7 @@ from regard.cli.option_groups import grouped
 def command(
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
+        typer.Argument(metavar="TEXT", help="Texts; after -i, more files. Default: standard input."),
     ] = None,
     *,
     model: Annotated[
@@ -24,7 +24,7 @@ def command(
             "--model", "-m", metavar="NAME|FOLDER", help="Model folder, or minilm; default: REGARD_MODEL."
         ),
     ] = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     output: Annotated[Path, shared.output_option(".npy, .tsv or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
     batch_tokens: shared.BatchTokens = None,
@@ -42,16 +42,16 @@ def command(
 
         regard embed -i sentences.txt --model runs/embed-tatoeba -o vectors.npy
 
-        regard embed -i papers.csv --column abstract --model minilm -o vectors.npy
+        regard embed -i papers.csv --column abstract --model minilm -o vec.npy
 
-        zcat big.gz | regard embed --json --model minilm | gzip > vectors.jsonl.gz
+        zcat big.gz | regard embed --json --model minilm | gzip > vec.jsonl.gz
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.errors import OptionError
     from regard.pipelines.embed_file import EmbedJob, EmbedOptions
     from regard.pipelines.job import File
-    from regard.search.embedders import load_embedder
-    from regard.training.distributed import pick_device
+    from regard.search.load_embedder import load_embedder
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     source, _ = open_input(text or [], input)

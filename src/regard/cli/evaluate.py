@@ -13,7 +13,7 @@ from regard.cli.option_groups import OptionGroup, check_folders, grouped, option
 from regard.cli.runs import duration
 
 if TYPE_CHECKING:
-    from regard.evaluation.evaluate import Evaluation
+    from regard.evaluation.evaluate import EvaluationResult
     from regard.evaluation.training_cost import TrainingCost
 
 
@@ -46,7 +46,7 @@ class DataOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class EvaluateOutputOptions(OptionGroup):
     """What is printed and written."""
 
     by_length: Annotated[
@@ -97,7 +97,7 @@ def command(
             "difference, confidence interval, paired bootstrap and approximate randomisation.",
         ),
     ] = None,
-    output: OutputOptions,
+    output: EvaluateOutputOptions,
     device: Annotated[str, option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Score a model on its test set, its held-out rows, or a file of your own.
@@ -116,12 +116,12 @@ def command(
 
         regard evaluate runs/small --data test.en --data test.de
 
-        regard evaluate runs/small --against runs/multi30k-en-de    # significance of the difference
+        regard evaluate runs/small --against runs/other    # significance
     """
+    from regard.attention.devices import pick_device
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     check_folders(output.plot, output.output)
     other = _other_system(against, device)
@@ -148,15 +148,15 @@ def command(
 
 def _other_system(against: Path | None, device: str) -> Any:
     """The model, or the file, that --against names; None without it."""
+    from regard.attention.devices import pick_device
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     if against is None or against.is_file():
         return against
     return load(against, pick_device(device))
 
 
-def _write_files(result: Evaluation, options: OutputOptions, name: str) -> None:
+def _write_files(result: EvaluationResult, options: EvaluateOutputOptions, name: str) -> None:
     """Write the predictions, and the plot of BLEU by length; evaluators draw the other plots."""
     from regard.evaluation.by_length import plot
 
@@ -166,7 +166,7 @@ def _write_files(result: Evaluation, options: OutputOptions, name: str) -> None:
         plot({name: result.lengths}, options.plot)
 
 
-def _check_cost(model: Any, folder: Path, options: OutputOptions) -> None:
+def _check_cost(model: Any, folder: Path, options: EvaluateOutputOptions) -> None:
     """Raise OptionError if --cost-table or --rate does not apply to the model."""
     from regard.errors import OptionError
 
@@ -196,7 +196,7 @@ def _print_cost(cost: TrainingCost | None, with_table: bool) -> None:
         print(table(cost))
 
 
-def _print(result: Evaluation, options: OutputOptions, cost: TrainingCost | None) -> None:
+def _print(result: EvaluationResult, options: EvaluateOutputOptions, cost: TrainingCost | None) -> None:
     if options.as_json:
         names = {
             "training_flops": "flops",
@@ -210,7 +210,7 @@ def _print(result: Evaluation, options: OutputOptions, cost: TrainingCost | None
         _print_cost(cost, options.cost_table)
 
 
-def _print_scores(result: Evaluation) -> None:
+def _print_scores(result: EvaluationResult) -> None:
     from regard.cli.jobs import report
 
     beam = f", beam {result.beam}" if result.beam else ""

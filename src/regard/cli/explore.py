@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 ModelFolder = Annotated[
     Path | None,
-    typer.Argument(metavar="[MODEL]", help="A model folder, a run, or a name of `regard models`."),
+    typer.Argument(metavar="MODEL", help="A model folder, a run, or a name of `regard models`."),
 ]
 OtherFolder = Annotated[
-    Path | None, typer.Argument(metavar="[OTHER]", help="A second model of the same task, to compare with.")
+    Path | None, typer.Argument(metavar="OTHER", help="A second model of the same task, to compare with.")
 ]
 HuggingFaceFolder = Annotated[
     Path | None,

@@ -29,12 +29,12 @@ def command(
         regard export runs/small --to onnx -o small-onnx
     """
     from regard.interchange.export.compare import UnequalError
-    from regard.interchange.export.export import FORMATS, export
+    from regard.interchange.export.export_model import FORMATS, export_model
     from regard.models.folder import load
 
     chosen = FORMATS[to](quantization)
     try:
-        comparison = export(load(model), output, chosen, overwrite=overwrite)
+        comparison = export_model(load(model), output, chosen, overwrite=overwrite)
     except UnequalError as error:
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None

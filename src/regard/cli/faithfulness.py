@@ -12,8 +12,8 @@ import typer
 from regard.cli.option_groups import OptionGroup, check_utf8, grouped, option
 
 if TYPE_CHECKING:
+    from regard.evaluation.explanation.explained_inputs import ExplainedInputs
     from regard.evaluation.explanation.faithfulness import FaithfulnessResult
-    from regard.evaluation.explanation.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class TextOptions(OptionGroup):
         if self.data and self.text:
             raise OptionError("--data and --text both name the texts; give one of them")
 
-    def draw(self, inputs: Inputs) -> list[str]:
+    def draw(self, inputs: ExplainedInputs) -> list[str]:
         """Return the texts of --text, or a random sample of the data."""
         return list(self.text or ()) or inputs.draw(self.data or [], self.split, self.limit, self.seed)
 
 
 @dataclass(frozen=True)
-class MeasureOptions(OptionGroup):
+class FaithfulnessOptions(OptionGroup):
     """What is measured."""
 
     attention: Annotated[
@@ -73,7 +73,7 @@ class MeasureOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class FaithfulnessOutputOptions(OptionGroup):
     """What is printed and written."""
 
     report: Annotated[Path | None, option(metavar="HTML", help="Write a page with plots and the texts.")] = (
@@ -87,8 +87,8 @@ def command(
     model: Annotated[Path, typer.Argument(help="Folder of a model or a run, or of a Hugging Face model.")],
     *,
     texts: TextOptions,
-    measures: MeasureOptions,
-    output: OutputOptions,
+    measures: FaithfulnessOptions,
+    output: FaithfulnessOutputOptions,
     device: Annotated[str, option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Measure whether attention explains the outputs of a classifier, tagger, translator or language model.
@@ -98,17 +98,17 @@ def command(
 
     Examples:
 
-        regard faithfulness runs/sst2-attention --limit 200 --report faithfulness.html
+        regard faithfulness runs/sst2-attention --report faithfulness.html
 
         regard faithfulness runs/sst2-attention --text "a film to remember"
 
-        regard faithfulness runs/sst2-attention --other-seed seed-2 --other-seed seed-3
+        regard faithfulness runs/sst2-attention --other-seed seed-2
     """
+    from regard.attention.devices import pick_device
+    from regard.evaluation.explanation.explained_inputs import load_inputs
     from regard.evaluation.explanation.explained_models import explained_model
     from regard.evaluation.explanation.faithfulness import faithfulness
-    from regard.evaluation.explanation.inputs import load_inputs
     from regard.evaluation.explanation.report import check_folder
-    from regard.training.distributed import pick_device
 
     texts.check()
     if output.report is not None:
@@ -132,13 +132,13 @@ def command(
 
 
 def _extra_results(
-    inputs: Inputs, drawn: list[str], texts: TextOptions, measures: MeasureOptions, device: str
+    inputs: ExplainedInputs, drawn: list[str], texts: TextOptions, measures: FaithfulnessOptions, device: str
 ) -> dict[str, Any]:
     """Return the results of --other-seed and --diagnostic."""
+    from regard.attention.devices import pick_device
     from regard.evaluation.explanation.diagnostic_mlp import diagnostic_mlp
     from regard.evaluation.explanation.seed_variance import seed_variance
     from regard.models.folder import load
-    from regard.training.distributed import pick_device
 
     results: dict[str, Any] = {}
     if measures.other_seed:
@@ -161,7 +161,7 @@ def _print(result: FaithfulnessResult, extra: dict[str, Any], as_json: bool) -> 
 
 
 def _write_report(
-    result: FaithfulnessResult, extra: dict[str, Any], output: OutputOptions, name: str
+    result: FaithfulnessResult, extra: dict[str, Any], output: FaithfulnessOutputOptions, name: str
 ) -> None:
     from regard.evaluation.explanation.report import write_report
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 Prompts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TEXT]...",
+        metavar="TEXT",
         help="Prompts; after -i, more files. Default: standard input, as one prompt.",
     ),
 ]
 
 
 @dataclass(frozen=True)
-class SamplingOptions(shared.SamplingOptions):
+class GenerateSamplingOptions(shared.SamplingOptions):
     """Sampling with a random seed on the terminal."""
 
     seed: Annotated[
@@ -67,9 +67,9 @@ def command(
     text: Prompts = None,
     *,
     model: shared.Model = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     generation: GenerationOptions,
-    sampling: SamplingOptions,
+    sampling: GenerateSamplingOptions,
     constraints: shared.ConstraintOptions,
     output: Annotated[Path, shared.output_option(".txt or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
@@ -87,19 +87,19 @@ def command(
 
         regard generate "To be, or" --model runs/shakespeare
 
-        regard generate "ROMEO:" --model runs/shakespeare --seed 1 --count 3 --json
+        regard generate "ROMEO:" --model runs/shakespeare --count 3 --json
 
-        regard generate "To be, or" --model runs/shakespeare --length 8 --picture be.html --layer 2
+        regard generate "To be, or" --length 8 --picture be.html --layer 2
 
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, run_job
     from regard.decoding.limits import Limits
     from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
     from regard.pipelines.input import Source
     from regard.pipelines.job import fingerprint
-    from regard.training.distributed import pick_device
 
     interactive = not input.files and str(output) == "-"
     if pictures.check_options(picture, text or [] if interactive else None):
@@ -125,7 +125,7 @@ def command(
     run_job("generate", source, output_files, GenerateJob(language_model, options), settings, job)
 
 
-def _strategy(generation: GenerationOptions, sampling: SamplingOptions, seed: int | None) -> Strategy:
+def _strategy(generation: GenerationOptions, sampling: GenerateSamplingOptions, seed: int | None) -> Strategy:
     """Return beam search with --beam, otherwise sampling."""
     from regard.decoding.beam import Beam
     from regard.errors import OptionError

@@ -24,7 +24,7 @@ def command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             help="Text (a document per line), .csv, .tsv, .jsonl, also .gz and .xz; or folders of .txt "
             "files.",
         ),
@@ -86,8 +86,8 @@ def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bo
     """Create an index, or add to one, in chunks that are kept when interrupted."""
     from regard.cli.jobs import report
     from regard.search import build_index, hnsw
-    from regard.search.embedders import load_embedder, stored_name
     from regard.search.index import Index, IndexInfo
+    from regard.search.load_embedder import load_embedder, stored_name
 
     model = options.model
     if not add:

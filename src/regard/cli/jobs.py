@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.cli.option_groups import InputOptions, JobOptions
+    from regard.cli.option_groups import InputFileOptions, JobOptions
     from regard.pipelines.input import Layout, Source
     from regard.pipelines.job import Distribute, File, Outputs, Stream, Work
     from regard.pipelines.table import TextLocation
@@ -48,7 +48,7 @@ def model_folder(model: Path | None, task: str, texts: Sequence[str], to: str | 
 
 
 def open_input(
-    texts: Sequence[str], options: InputOptions, model: Path | None = None
+    texts: Sequence[str], options: InputFileOptions, model: Path | None = None
 ) -> tuple[Source, TextLocation]:
     """Return the input lines and where the text is in them; assumptions about a table are reported.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as for `regard index`, or an index."),
+        typer.Argument(metavar="FILE|INDEX", help="Texts to label, as for `regard index`, or an index."),
     ],
     *,
     documents: DocumentOptions,
@@ -58,7 +58,7 @@ def command(
 
         regard label questions.txt --examples few.tsv -o review.tsv
 
-        regard label questions.txt --examples few.tsv --examples review.tsv -o review-2.tsv
+        regard label questions.txt --examples review.tsv -o review-2.tsv
 
         regard label review-2.tsv --take 0.9 -o train.tsv
     """
@@ -83,7 +83,7 @@ def _suggest(
     """Write a table with a suggested label for every text; `labelled` maps texts of examples to labels."""
     from regard.cli.jobs import report
     from regard.search.label_spreading import spread_labels
-    from regard.search.label_table import Row, format_table, normalize_space
+    from regard.search.label_table import LabelRow, format_table, normalize_space
 
     documents, vectors = _embed(files, labelled, options)
     texts = [normalize_space(document.text) for document in documents]
@@ -91,7 +91,7 @@ def _suggest(
     spread = spread_labels(vectors, known_labels, neighbours=neighbours, threads=options.threads)
     labels, confidence = spread.best()
     rows = [
-        Row(
+        LabelRow(
             labels[i],
             document.text,
             labels[i],
@@ -119,9 +119,9 @@ def _embed(
 
     from regard.pipelines.embed import embed
     from regard.search.documents import Document
-    from regard.search.embedders import load_embedder
     from regard.search.index import Index
     from regard.search.label_table import normalize_space
+    from regard.search.load_embedder import load_embedder
 
     documents, vectors, embedder = options.embed(files)
     if embedder is None:

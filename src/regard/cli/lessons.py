@@ -15,7 +15,7 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NUMBER | check NUMBER FILE]",
+            metavar="NUMBER | check NUMBER FILE",
             help="A lesson to read, or a file with answers to its exercises.",
         ),
     ] = None,
@@ -39,7 +39,7 @@ def command(
 
         regard lessons --run all --size small
 
-        regard lessons check 5 answer.py    # your functions against inputs that the lesson does not show
+        regard lessons check 5 answer.py    # check your answers
     """
     from rich.console import Console
 

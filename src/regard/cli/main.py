@@ -44,6 +44,7 @@ from regard.cli import (
     train,
     translate,
 )
+from regard.cli.help_format import Command, Group, help_text
 from regard.errors import RegardError
 
 # The panels of `regard --help`, with the commands of each in order of use.
@@ -90,6 +91,7 @@ PANELS = {
 }
 
 app = typer.Typer(
+    cls=Group,
     help="Run, train and inspect attention models: translators, language models, classifiers, taggers, "
     "search.",
     no_args_is_help=True,
@@ -98,7 +100,8 @@ app = typer.Typer(
 )
 for panel, commands in PANELS.items():
     for name, module in commands.items():
-        app.command(name, rich_help_panel=panel)(module.command)
+        text = help_text(module.command.__doc__ or "")
+        app.command(name, cls=Command, help=text, rich_help_panel=panel)(module.command)
 
 
 def _print_version(show: bool) -> None:

@@ -9,9 +9,7 @@ import typer
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Print the card of this model.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the card of this model.")] = None,
     path: Annotated[bool, typer.Option("--path", help="Print the folder of the model.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -72,7 +72,7 @@ def option(*names: str, **settings: Any) -> Any:
 
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
+    typer.Argument(metavar="TEXT", help="Texts; after -i, more files. Default: standard input."),
 ]
 Model = Annotated[
     Path | None,
@@ -113,7 +113,7 @@ def output_option(formats: str) -> Any:
 
 
 @dataclass(frozen=True)
-class InputOptions(OptionGroup):
+class InputFileOptions(OptionGroup):
     """Input files, and where the text is in their lines."""
 
     files: Annotated[

@@ -15,7 +15,10 @@ def command(
     model: Annotated[Path, typer.Argument(help="Folder of a language model, a run or a Hugging Face model.")],
     text: Annotated[
         list[str] | None,
-        typer.Option(help="A sentence with [nouns] and {alternatives}; repeatable. Default: 24 sentences."),
+        typer.Option(
+            metavar="TEXT",
+            help=r"A sentence with \[nouns] and {alternatives}; repeatable. Default: 24 sentences.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with one such sentence per line.")
@@ -37,16 +40,16 @@ def command(
 
         regard probe runs/wikitext-2
 
-        regard probe runs/wikitext-2 --text "The [doctor] called the [nurse] because {she|he} was late."
+        regard probe gpt2 --text "The [nurse] called because {she|he} fell."
 
         regard probe gpt2-folder --data sentences.txt --json
     """
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import report
     from regard.errors import OptionError
     from regard.evaluation.bias_probes import ProbeSentence, bias_probe, read_sentences
-    from regard.evaluation.explanation.inputs import load_inputs
+    from regard.evaluation.explanation.explained_inputs import load_inputs
     from regard.pictures.picture import check_picture_path, save_pictures
-    from regard.training.distributed import pick_device
 
     check_utf8("text", *(text or ()))
     if text and data:

@@ -13,9 +13,9 @@ import typer
 from regard.cli.option_groups import INPUT, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
+    from regard.interactions.fit_recommender import RecommenderSettings
     from regard.interactions.ratings import Ratings
     from regard.interactions.recommender import Recommender
-    from regard.interactions.recommenders import RecommenderSettings
 
 COMPARED = ("mean", "biases", "polynomial", "factorization", "rendle", "machine")
 MODEL, TEST, USE = "Model", "Test", "Recommend"  # panels of the help
@@ -54,7 +54,7 @@ class RatingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ModelOptions(OptionGroup):
+class RecommenderOptions(OptionGroup):
     """The model and its fit."""
 
     kind: Annotated[
@@ -87,7 +87,7 @@ class ModelOptions(OptionGroup):
     def settings(self) -> RecommenderSettings:
         """Return the settings of the fit; unknown names are an error."""
         from regard.errors import OptionError
-        from regard.interactions.recommenders import FEATURES, RECOMMENDERS, RecommenderSettings
+        from regard.interactions.fit_recommender import FEATURES, RECOMMENDERS, RecommenderSettings
 
         if self.kind not in RECOMMENDERS:
             raise OptionError(f"--kind must be one of {', '.join(RECOMMENDERS)}, got {self.kind!r}")
@@ -116,7 +116,7 @@ class TestOptions(OptionGroup):
     ] = False
 
     def evaluate(
-        self, ratings: Ratings, model: ModelOptions, settings: RecommenderSettings
+        self, ratings: Ratings, model: RecommenderOptions, settings: RecommenderSettings
     ) -> dict[str, Any]:
         """Return RMSE, MAE and seconds of each kind of model on each split."""
         from regard.files.progress import track
@@ -170,7 +170,7 @@ def command(
     ] = None,
     *,
     ratings: RatingOptions,
-    options: ModelOptions,
+    options: RecommenderOptions,
     test: TestOptions,
     use: UseOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -249,7 +249,7 @@ def _print(ratings: Ratings, report: dict[str, Any], test: TestOptions) -> None:
 
 def _fit(ratings: Ratings, kind: str, settings: RecommenderSettings) -> Recommender:
     from regard.files.progress import track
-    from regard.interactions.recommenders import RECOMMENDERS
+    from regard.interactions.fit_recommender import RECOMMENDERS
 
     with track(None, "fitting all ratings"):
         return RECOMMENDERS[kind](ratings, settings)

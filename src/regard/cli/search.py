@@ -20,7 +20,7 @@ WIDTH = 100  # characters of a document that are printed
 def command(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder written by `regard index`.")],
     query: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Queries; or lines of -i.")
+        list[str] | None, typer.Argument(metavar="QUERY", help="Queries; or lines of -i.")
     ] = None,
     files: Annotated[
         list[Path] | None,
@@ -91,7 +91,7 @@ def _queries(query: list[str], files: list[Path] | None) -> list[str]:
 
 
 def _method(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
-    from regard.search.embedders import load_embedder
+    from regard.search.load_embedder import load_embedder
     from regard.search.methods import make_method
 
     if by == "bm25":

@@ -102,7 +102,7 @@ class ServiceOptions(OptionGroup):
 def command(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="A model folder, a run, or a search index."),
+        typer.Argument(metavar="FOLDER", help="A model folder, a run, or a search index."),
     ] = None,
     *,
     model: Annotated[
@@ -183,11 +183,11 @@ def _service(
 def _index_service(
     folder: Path, model: str | None, limits: RequestLimits, options: ServiceOptions
 ) -> Service:
+    from regard.attention.devices import pick_device
     from regard.errors import OptionError
-    from regard.search.embedders import load_embedder
     from regard.search.index import Index
+    from regard.search.load_embedder import load_embedder
     from regard.serving.search_service import SearchService
-    from regard.training.distributed import pick_device
 
     if options.shortlist:
         raise OptionError(
@@ -200,13 +200,13 @@ def _index_service(
 
 
 def _model_service(folder: Path, limits: RequestLimits, options: ServiceOptions) -> Service:
+    from regard.attention.devices import pick_device
     from regard.decoding.engine import fast
     from regard.decoding.engine.shortlist import load as load_shortlist
     from regard.errors import OptionError
     from regard.models.autoregressive import AutoregressiveModel
     from regard.models.folder import load
     from regard.serving.text_services import make_service
-    from regard.training.distributed import pick_device
 
     model: Any = load(folder, pick_device(options.device))
     generates = isinstance(model, AutoregressiveModel)

@@ -11,8 +11,8 @@ from regard.cli import option_groups as shared
 from regard.cli.option_groups import INPUT, OUTPUT, grouped, option
 
 if TYPE_CHECKING:
-    from regard.pipelines.formats import OutputFormat
     from regard.pipelines.input import Source
+    from regard.pipelines.output_formats import OutputFormat
     from regard.pipelines.tag_file import TaggedLine, TagOptions
 
 CONLL = ("conll", "iob", "iob2", "bio", "iobes", "conllu")
@@ -55,7 +55,7 @@ class TagInput(shared.OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class TagOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .conll or .jsonl, also .gz or .xz")] = Path("-")
@@ -85,7 +85,7 @@ def command(
     *,
     model: shared.Model = None,
     input: TagInput,
-    output: OutputOptions,
+    output: TagOutputOptions,
     picture: shared.PictureOptions,
     job: shared.BatchJobOptions,
 ) -> None:
@@ -97,24 +97,24 @@ def command(
 
     Examples:
 
-        regard tag "Ada Lovelace met Charles Babbage in London." --model runs/wnut17
+        regard tag "Ada Lovelace lived in London." --model runs/wnut17
 
-        regard tag "Ada met Bob." --model runs/wnut17-minilm --picture heads.svg --view grid
+        regard tag "Ada met Bob." --model runs/wnut17-minilm --picture tag.svg
 
         regard tag -i tweets.txt --model runs/wnut17 -o spans.jsonl
 
         regard tag -i test.conll.gz --model runs/wnut17 -o tagged.conll
 
-        regard tag -i test.tsv --conll --column 2 --model runs/wnut17 -o tagged.conll
+        regard tag -i test.tsv --conll --column 2 -o tagged.conll
 
-        zcat tweets.jsonl.gz | regard tag --field text --json --model runs/wnut17 | head
+        zcat tweets.jsonl.gz | regard tag --field text --json | head
     """
+    from regard.attention.devices import pick_device
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_outputs, run_job
     from regard.pipelines.encoder_attention import encoder_attention
     from regard.pipelines.job import fingerprint
     from regard.pipelines.tag_file import TagOptions, make_job
-    from regard.training.distributed import pick_device
 
     texts = text or []
     drawn = pictures.check_options(picture, None if input.files else texts)

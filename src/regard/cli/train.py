@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing while training.")]
 FilesAndOverrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe with new values."
-    ),
+    typer.Argument(metavar="FILE | KEY=VALUE", help="Files of your own; keys of the recipe with new values."),
 ]
 RunFolder = Annotated[Path | None, typer.Option("--run", help="Folder for the run; default: runs/NAME.")]
 OverwriteRun = Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")]

@@ -67,7 +67,7 @@ class RequiredOptions(shared.ConstraintOptions):
 
 
 @dataclass(frozen=True)
-class OutputOptions(shared.OptionGroup):
+class TranslateOutputOptions(shared.OptionGroup):
     """What is written, and where."""
 
     output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-")
@@ -128,11 +128,11 @@ def command(
     to: Annotated[
         str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, such as de.")
     ] = None,
-    input: shared.InputOptions,
+    input: shared.InputFileOptions,
     search: SearchOptions,
     sampling: shared.SamplingOptions,
     constraints: RequiredOptions,
-    output: OutputOptions,
+    output: TranslateOutputOptions,
     picture: shared.PictureOptions,
     engine: EngineOptions,
 ) -> None:
@@ -144,13 +144,13 @@ def command(
 
         regard translate "Where is my book?" --model runs/small
 
-        regard translate "Where is my book?" --model runs/small --picture book.svg --layer 1
+        regard translate "Where is my book?" --picture book.svg
 
         regard translate -i sentences.txt --model runs/small -o translations.txt
 
-        regard translate -i reviews.csv --column review --model runs/small -o translated.csv
+        regard translate -i reviews.csv --column review -o translated.csv
 
-        zcat big.gz | regard translate --model runs/small --beam 4 | gzip > translated.gz
+        zcat big.gz | regard translate --beam 4 | gzip > translated.gz
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, output_format
@@ -231,11 +231,11 @@ def _run(
     engine: EngineOptions,
     picture: shared.PictureOptions | None,
 ) -> None:
+    from regard.attention.devices import pick_device
     from regard.cli.jobs import open_outputs, run_job
     from regard.errors import OptionError
     from regard.pipelines.job import fingerprint
     from regard.pipelines.translate_file import make_job
-    from regard.training.distributed import pick_device
 
     _check(options, show, engine.on)
     output_files, device = open_outputs(source, options.paths), pick_device(engine.device)

@@ -25,7 +25,7 @@ from regard.lazy import exported
 if TYPE_CHECKING:
     from regard.data import corpora
     from regard.data.batch import Batch
-    from regard.data.batches import Batches
+    from regard.data.batch_iterator import Batches
     from regard.data.bpe_dropout import BpeDropout
     from regard.data.conll_reader import Parser
     from regard.data.corpora import add_corpora, remove_corpora
@@ -65,7 +65,7 @@ __getattr__ = exported(
         "BIO": "tag_schemes",
         "IO": "tag_schemes",
         "IOBES": "tag_schemes",
-        "Batches": "batches",
+        "Batches": "batch_iterator",
         "BpeDropout": "bpe_dropout",
         "Parser": "conll_reader",
         "Span": "tag_schemes",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.csv_reader import Csv
-from regard.data.readers import LinePairs, Rows, Table, Text, concatenate
+from regard.data.readers import LinePairs, Rows, Table, TextLines, concatenate
 from regard.data.splits import HashSplitRows, RowRange
 from regard.data.text_files import unpacked
 from regard.errors import DataError
@@ -311,7 +311,7 @@ class NamedCorpus:
         """The reader of a split: pairs from `source` to `target` in either direction, or lines of a text."""
         subset = self._set(split, source, target, version)
         if "text" in subset:
-            return Text(self.path(subset["text"]), tuple(subset.get("part", (0.0, 1.0))))
+            return TextLines(self.path(subset["text"]), tuple(subset.get("part", (0.0, 1.0))))
         if "conll" in subset:
             return self._conll(subset["conll"])
         if "csv" in subset:

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.data.column_detection import LABELLED, PAIRS, ColumnRoles, choose, detect_table
 from regard.data.csv_reader import Csv
-from regard.data.readers import JsonLines, LinePairs, Rows, Table, Text, concatenate
+from regard.data.readers import JsonLines, LinePairs, Rows, Table, TextLines, concatenate
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
@@ -111,7 +111,7 @@ def open_files(
             parts.append(open_table(path, source, target, PAIRS))
         else:
             plain.append(path)
-    parts += [Text(path) for path in plain] if not paired else _pairs(plain, source, target)
+    parts += [TextLines(path) for path in plain] if not paired else _pairs(plain, source, target)
     return concatenate(parts)
 
 

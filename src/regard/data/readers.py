@@ -208,7 +208,7 @@ def _field(value: Any, field: str, numbers: bool = False) -> str:
 
 
 @dataclass(frozen=True)
-class Text(OneFile):
+class TextLines(OneFile):
     """The lines of a text, or of the section between two fractions of its characters."""
 
     part: tuple[float, float] = (0.0, 1.0)

@@ -92,7 +92,7 @@ def _offset(unit: int) -> int:
 
 
 @dataclass(frozen=True)
-class Normalizer:
+class TextNormalizer:
     """The normalization of a SentencePiece model. Spaces become ▁.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from regard.data.sentencepiece_segmentation import SPACE, Bpe, CharacterMap, Normalizer, Unigram
+from regard.data.sentencepiece_segmentation import SPACE, Bpe, CharacterMap, TextNormalizer, Unigram
 from regard.data.tokenizer import EOS, SPECIALS, UNK, Tokenizer
 from regard.errors import DataError
 
@@ -35,7 +35,7 @@ class SentencePieceTokenizer(Tokenizer):
             model, names = self._json["sentencepiece"], self._json["vocabulary"]
             types = {name: dict(model[name]) for name in ("pieces", "user_defined", "unused")}
             self._segmenter = SEGMENTERS[model["kind"]](*types.values())
-            self._normalizer = Normalizer(
+            self._normalizer = TextNormalizer(
                 CharacterMap(unpacked(model["rules"])), tuple(types["user_defined"]), **model["normalizer"]
             )
             self._byte_fallback = bool(model["byte_fallback"])

@@ -46,7 +46,9 @@ def split_reference(reference: str) -> tuple[Path, int | None]:
 
 
 def is_sequence(value: Any) -> bool:
-    """True for a path, an array, or a list with one of them: what only models of sequences read."""
+    """True for a path, an array, or a list with one of them: inputs that only models of number sequences
+    accept.
+    """
     items = value if isinstance(value, list | tuple) else [value]
     return any(
         isinstance(item, os.PathLike) or isinstance(getattr(item, "ndim", None), int) for item in items
@@ -110,7 +112,10 @@ def _array(path: Path) -> NDArray[Any]:
 
 @lru_cache(maxsize=4)
 def _mapped(path: str, modified: int) -> NDArray[Any]:
-    """The array of a .npy file, not read into memory; `modified` makes a changed file a new one."""
+    """The array of a .npy file, not read into memory.
+
+    `modified` is part of the cache key, so a changed file is loaded again.
+    """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

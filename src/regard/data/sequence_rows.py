@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.column_detection import ColumnRoles
 from regard.data.reader_choice import JSON, open_table
-from regard.data.readers import ROWS, Advance, Block, ConcatRows, JsonLines, Rows, Text, ignore
+from regard.data.readers import ROWS, Advance, Block, ConcatRows, JsonLines, Rows, TextLines, ignore
 from regard.data.row_formats import RowFormat
 from regard.data.sequence_files import read_sequence, sequence_count, split_reference
 from regard.data.text_files import check_file, is_unreadable, suffix
@@ -43,12 +43,12 @@ class SequenceTable(Rows):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the names and contents of all files that the table names."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         references = dict.fromkeys(row[0] for row in self.table)
         for path in dict.fromkeys(split_reference(self._resolved(reference))[0] for reference in references):
             check_file(path)
-            found.update(f"{path.name} {file_sha256(path)}\n".encode())
-        return found.hexdigest()
+            digest.update(f"{path.name} {file_sha256(path)}\n".encode())
+        return digest.hexdigest()
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "sequences", "table": self.table.layout(), "digest": self.digest}
@@ -95,7 +95,7 @@ class ArrayPairs(Rows):
         return f"{self.target} line {row + 1}" if column else f"{self.array}#{row}"
 
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        targets = [line for block in Text(self.target).blocks(advance) for line in block[0]]
+        targets = [line for block in TextLines(self.target).blocks(advance) for line in block[0]]
         count = sequence_count(self.array)
         if count is None:
             raise DataError(

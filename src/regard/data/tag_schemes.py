@@ -29,7 +29,7 @@ class Span(NamedTuple):
     type: str
 
 
-class Problem(NamedTuple):
+class TagProblem(NamedTuple):
     """A tag that breaks the rules."""
 
     place: int  # index of the word
@@ -102,30 +102,30 @@ class Scheme(ABC):
 
     repair = convert  # invalid tags are read as conlleval does, then written by the rules
 
-    def problems(self, tags: Sequence[str]) -> list[Problem]:
+    def problems(self, tags: Sequence[str]) -> list[TagProblem]:
         """All violations of the rules."""
         return list(self._problems(tags))
 
-    def _problems(self, tags: Sequence[str]) -> Iterator[Problem]:
+    def _problems(self, tags: Sequence[str]) -> Iterator[TagProblem]:
         for place, tag in enumerate(tags):
             try:
                 letter, _ = parse(tag)
             except DataError as error:
-                yield Problem(place, str(error))
+                yield TagProblem(place, str(error))
                 return
             if letter != OUTSIDE and letter not in self.letters:
-                yield Problem(
+                yield TagProblem(
                     place, f"{tag} does not occur in {self.name}, which has {', '.join(self.letters)} and O"
                 )
                 continue
             before = tags[place - 1] if place else None
             if not self.legal(before, tag):
-                yield Problem(
+                yield TagProblem(
                     place,
                     f"{tag} cannot {f'follow {before}' if before else 'begin a sentence'} in {self.name}",
                 )
             if place == len(tags) - 1 and not self.legal(tag, None):
-                yield Problem(place, f"{tag} cannot end a sentence in {self.name}")
+                yield TagProblem(place, f"{tag} cannot end a sentence in {self.name}")
 
     def __repr__(self) -> str:
         return self.name

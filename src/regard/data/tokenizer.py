@@ -37,10 +37,10 @@ SERIAL = 64
 class Tokenizer:
     """A trained tokenizer. Ids 0 to 3 are PAD, UNK, BOS and EOS.
 
-    >>> tokenizer = Tokenizer.train(["a rose is a rose"], "word", 10)
+    >>> tokenizer = regard.Tokenizer.train(["a rose is a rose"], "word", 10)
     >>> tokenizer.encode("a rose")
-    [4, 6]
-    >>> tokenizer.decode([4, 6])
+    [4, 5]
+    >>> tokenizer.decode([4, 5])
     'a rose'
     """
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.batch import Batch
-from regard.data.batches import BatchIterator, Numbers
+from regard.data.batch_iterator import BatchIterator, Numbers
 from regard.data.prepare import Prepared
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import DataError, OptionError

@@ -134,7 +134,9 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
     ) -> Picture:
         """Return a picture of the weights, which a notebook shows; `save` and `plot` take the same options.
 
-        >>> regard.translate("Where is my book?", model, attention=True).attention.picture("lines", layer=1)
+        >>> translation = regard.translate("Where is my book?", "tatoeba-en-de-bahdanau", attention=True)
+        >>> translation.attention.picture("lines").save("book.svg").name
+        'book.svg'
 
         Args:
             view: "heatmap" (the default), "lines", "grid" with a matrix for each layer and head, or "text",
@@ -173,8 +175,8 @@ class AttentionMaps(Pictured, Mapping[str, Tensor]):
 
         In a terminal, cells are coloured unless NO_COLOR is set.
 
-        >>> translation = regard.translate("Where is my book?", model, attention=True)
-        >>> translation.attention.show(layer=1, head=0)  # doctest: +SKIP
+        >>> translation = regard.translate("Where is my book?", "tatoeba-en-de-bahdanau", attention=True)
+        >>> translation.attention.show(layer=0, head=0)  # doctest: +SKIP
 
         Args:
             kind: "encoder", "decoder", "cross" or "pooling"; by default all, and that of `picture` first.
@@ -281,8 +283,9 @@ def attention_maps(
 ) -> list[AttentionMaps]:
     """Return the attention weights of texts given as token ids, in order.
 
-    >>> source, target = model.source_tokenizer.encode("ein Hund"), model.target_tokenizer.encode("a dog")
-    >>> (maps,) = attention_maps([source], [[*target, 3]], model)
+    >>> model = regard.load("tatoeba-en-de-bahdanau")
+    >>> source, target = model.source_tokenizer.encode("a dog"), model.target_tokenizer.encode("ein Hund")
+    >>> (maps,) = regard.decoding.attention_maps([source], [[*target, 3]], model)
     >>> maps.cross().shape
     torch.Size([3, 3])
 
@@ -364,7 +367,7 @@ def _check_sources(
             f"attention_maps needs a translator or a language model, got {type(model).__name__}; "
             "for an ensemble, call it for each model"
         )
-    if (sources is None) != (model.texts == 1):
+    if (sources is None) != (model.num_inputs == 1):
         raise OptionError("sources must be given for a translator, and be None for a language model")
     if sources is None:
         return [[] for _ in targets]

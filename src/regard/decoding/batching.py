@@ -125,7 +125,7 @@ def _search_continuously(
     used = 0
     while not stop.is_set():
         # A few sentences at a time would cost as much as many.
-        if not search or (job.model.joins and 4 * (capacity - used) >= capacity):
+        if not search or (job.model.can_join and 4 * (capacity - used) >= capacity):
             batch = queue.take(capacity - used, 0 if search else 1)
             if batch:
                 search.add(batch, *job.start(batch))

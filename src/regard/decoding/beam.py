@@ -16,7 +16,7 @@ from regard.decoding.strategy import (
     Groups,
     Hypothesis,
     Integers,
-    Rows,
+    SearchRows,
     SearchTask,
     Shape,
     Strategy,
@@ -31,7 +31,9 @@ MAX_PENALTY = 100.0  # lengthᵃ must stay finite
 class Beam(Strategy):
     """Beam search: keep the `size` best hypotheses at each step, until as many have ended.
 
-    >>> regard.translate(texts, model, strategy=regard.Beam(5, length_penalty=0.6))
+    >>> strategy = regard.Beam(5, length_penalty=0.6)
+    >>> regard.translate("Tom is happy.", "tatoeba-en-de-bahdanau", strategy=strategy)
+    'Tom ist glücklich.'
 
     Args:
         size: number of hypotheses; 1 is greedy search.
@@ -76,13 +78,15 @@ class Beam(Strategy):
         return log_p / max(1, length) ** self.length_penalty
 
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         if tokens is None:
             log_p, tokens = log_p.topk(min(self.shape().top or 1, log_p.shape[-1]), -1)
         return log_p.cpu().numpy().astype(np.float64), tokens.cpu().numpy().astype(np.int64, copy=False)
 
-    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(
+        self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
+    ) -> Choice:
         if self.size == 1:
             return super().choose(log_p, tokens, rows, groups, end)
         count, k = len(groups.tasks), log_p.shape[1]

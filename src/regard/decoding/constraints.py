@@ -25,7 +25,9 @@ Tokens = NDArray[np.int32]
 class Constraints:
     """What every output must and must not contain, as text.
 
-    >>> regard.translate(texts, model, beam=4, constraints=regard.Constraints(required=["Hund"], no_repeat=3))
+    >>> constraints = regard.Constraints(prefix="Da", no_repeat=3)
+    >>> regard.translate("I see a dog.", "tatoeba-en-de-bahdanau", beam=4, constraints=constraints)
+    'Da sehe ich einen Hund.'
 
     Args:
         prefix: the beginning of every output; or a list with one for each text.

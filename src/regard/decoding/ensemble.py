@@ -32,7 +32,9 @@ class EnsembleState:
 class Ensemble:
     """Several translators or language models as one: p(y_t) is the mean of their probabilities.
 
-    >>> regard.translate("Tom is happy.", regard.Ensemble([first, second]), beam=5)
+    >>> first, second = regard.load("runs/seed-1"), regard.load("runs/seed-2")  # doctest: +SKIP
+    >>> regard.translate("Tom is happy.", regard.Ensemble([first, second]), beam=5)  # doctest: +SKIP
+    'Tom ist glücklich.'
 
     The models must share their vocabularies and their device.
     """
@@ -65,7 +67,7 @@ class Ensemble:
         self.card, self.device = getattr(first, "card", {}), first.device
         if hasattr(first, "encode"):
             self.encode = self._encode
-        self.joins = all(model.joins for model in self.models)
+        self.can_join = all(model.can_join for model in self.models)
 
     @property
     def training(self) -> bool:

@@ -25,7 +25,7 @@ from regard.decoding.strategy import (
     Groups,
     Hypothesis,
     Integers,
-    Rows,
+    SearchRows,
     SearchTask,
     Shape,
     Strategy,
@@ -62,7 +62,7 @@ class GridBeam(Strategy):
         return (0,) * len(task.required)
 
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         """Return the best tokens, and every token of a required phrase."""
         required = [sorted({t for phrase in task.required for t in phrase}) for task in groups.tasks]
@@ -79,7 +79,9 @@ class GridBeam(Strategy):
         best_log_p = best.cpu().numpy().astype(np.float64)
         return np.concatenate([best_log_p, extra_log_p], 1), np.concatenate([ids, extra], 1)
 
-    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(
+        self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
+    ) -> Choice:
         assert rows.states is not None
         total = rows.log_p[:, None] + log_p
         continued: list[tuple[int, int, float, Progress]] = []
@@ -114,7 +116,7 @@ class GridBeam(Strategy):
     def is_complete(self, task: SearchTask, state: Progress) -> bool:
         return sum(state) == sum(map(len, task.required))
 
-    def finished(self, rows: Rows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
+    def finished(self, rows: SearchRows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
         group = rows.group[choice.rows]
         finished = np.zeros(len(groups.tasks), bool)
         for i, task in enumerate(groups.tasks):

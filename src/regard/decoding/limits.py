@@ -19,7 +19,8 @@ from regard.models.encoder import max_positions
 class Limits:
     """Limits of a search.
 
-    >>> regard.translate(texts, model, limits=regard.Limits(max_length=50))
+    >>> regard.translate("We have no time.", "tatoeba-en-de-bahdanau", limits=regard.Limits(max_length=3))
+    'Wir haben keine'
 
     Args:
         max_length: maximum number of tokens of an output. By default 3/2 of the source + 20 for `translate`,

@@ -17,7 +17,7 @@ from regard.decoding.strategy import (
     Groups,
     Hypothesis,
     Integers,
-    Rows,
+    SearchRows,
     SearchTask,
     Shape,
     Strategy,
@@ -33,7 +33,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class Sample(Strategy):
     """Sampling: draw hypotheses token by token from p^(1/temperature).
 
-    >>> regard.generate("To be, or", model, strategy=regard.Sample(temperature=0.8, top_p=0.95, seed=1))
+    >>> strategy = regard.Sample(temperature=0.8, top_p=0.95, seed=1)
+    >>> text = regard.generate("To be, or", "shakespeare-small", strategy=strategy)
 
     The samples of a text depend on the seed and the text only, not on the other texts of the call; a repeated
     text gives repeated samples. Scores are log p under the model itself, before temperature and truncation.
@@ -74,7 +75,7 @@ class Sample(Strategy):
         return log_p
 
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         """One candidate per row: the sampled token."""
         if tokens is None and self.top_k:  # constraints needed the whole vocabulary

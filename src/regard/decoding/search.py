@@ -1,7 +1,7 @@
 """The search loop for every decoder, recurrent or Transformer, and every strategy.
 
 A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state,
-k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also
+k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.can_join` is True the state also
 provides `join(other)`, and new sentences enter a batch as others leave it. An engine has its torch model as
 `model`.
 """
@@ -17,7 +17,16 @@ from torch import Tensor
 
 from regard.data.tokenizer import EOS
 from regard.decoding.constraints import TokenConstraints
-from regard.decoding.strategy import Choice, Floats, Groups, Hypothesis, Integers, Rows, SearchTask, Strategy
+from regard.decoding.strategy import (
+    Choice,
+    Floats,
+    Groups,
+    Hypothesis,
+    Integers,
+    SearchRows,
+    SearchTask,
+    Strategy,
+)
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 
@@ -42,7 +51,7 @@ class Search:
         self.state: Any = None  # of the decoder
         self.last_tokens = np.zeros(0, np.int64)  # of each row
         self.groups = Groups.start([], self.shape.groups)
-        self.rows = Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, CAPACITY), np.int32))
+        self.rows = SearchRows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, CAPACITY), np.int32))
 
     def __bool__(self) -> bool:
         """Whether any sentence is being searched."""
@@ -59,7 +68,7 @@ class Search:
             task.open_groups = groups_per_task
         count = len(groups.tasks)
         states = [self.strategy.initial_state(task) for task in groups.tasks]
-        new = Rows(
+        new = SearchRows(
             np.arange(count) + len(self.groups.tasks),
             np.zeros(count),
             np.zeros((count, CAPACITY), np.int32),

@@ -13,7 +13,16 @@ import numpy as np
 from regard import arguments
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.strategy import Choice, Floats, Groups, Hypothesis, Integers, Rows, SearchTask, Shape
+from regard.decoding.strategy import (
+    Choice,
+    Floats,
+    Groups,
+    Hypothesis,
+    Integers,
+    SearchRows,
+    SearchTask,
+    Shape,
+)
 from regard.errors import OptionError
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
@@ -76,8 +85,8 @@ class SearchTrace:
 class TracedBeam(Beam):
     """Beam search that records every step in `trace`; the results are those of `Beam`. For one sentence.
 
-    >>> strategy = TracedBeam(4)
-    >>> translation = regard.translate("Where is my book?", model, strategy=strategy)
+    >>> strategy = regard.decoding.TracedBeam(4)
+    >>> translation = regard.translate("Where is my book?", "tatoeba-en-de-bahdanau", strategy=strategy)
     >>> [node.status for node in strategy.trace.nodes[1:6]]
     ['kept', 'kept', 'kept', 'kept', 'pruned']
 
@@ -107,7 +116,9 @@ class TracedBeam(Beam):
             raise OptionError("a TracedBeam records one sentence; make one for each")
         return 0
 
-    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(
+        self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
+    ) -> Choice:
         choice = super().choose(log_p, tokens, rows, groups, end)
         assert rows.states is not None
         kept = set(zip(choice.rows.tolist(), choice.tokens.tolist(), strict=True))
@@ -134,7 +145,7 @@ class TracedBeam(Beam):
         raise OptionError("a TracedBeam has no required phrases; leave them out or use Beam")
 
 
-def _best_first(log_p: Floats, tokens: Integers, rows: Rows) -> Iterator[tuple[int, int, float]]:
+def _best_first(log_p: Floats, tokens: Integers, rows: SearchRows) -> Iterator[tuple[int, int, float]]:
     """Yield row, token and log p of the path of the possible candidates, best first."""
     total = rows.log_p[:, None] + log_p  # (rows, candidates)
     for index in np.argsort(-total, axis=None, kind="stable").tolist():

@@ -113,7 +113,7 @@ class Groups:
 
 
 @dataclass
-class Rows:
+class SearchRows:
     """The partial hypotheses being searched, as arrays with one entry per row."""
 
     group: Integers
@@ -121,17 +121,17 @@ class Rows:
     tokens: NDArray[np.int32]  # (rows, capacity)
     states: list[Any] | None = None  # what the strategy stores for each row
 
-    def keep(self, rows: Integers) -> Rows:
+    def keep(self, rows: Integers) -> SearchRows:
         """Select rows by index; the caller sets `states`."""
-        return Rows(self.group[rows], self.log_p[rows], self.tokens[rows], self.states)
+        return SearchRows(self.group[rows], self.log_p[rows], self.tokens[rows], self.states)
 
-    def join(self, other: Rows) -> Rows:
+    def join(self, other: SearchRows) -> SearchRows:
         """Append other rows."""
         capacity = max(self.tokens.shape[1], other.tokens.shape[1])
         padded = [np.pad(x.tokens, ((0, 0), (0, capacity - x.tokens.shape[1]))) for x in (self, other)]
         states = None if self.states is None or other.states is None else self.states + other.states
         group, log_p = np.concatenate([self.group, other.group]), np.concatenate([self.log_p, other.log_p])
-        return Rows(group, log_p, np.concatenate(padded), states)
+        return SearchRows(group, log_p, np.concatenate(padded), states)
 
 
 class Choice(NamedTuple):
@@ -168,7 +168,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def candidates(
-        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+        self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
         """Return the log probabilities and ids of the tokens that each row may continue with, (rows,
         candidates).
@@ -181,7 +181,9 @@ class Strategy(ABC):
     def score(self, log_p: float, length: int) -> float:
         """Return the value that the hypotheses of a sentence are ranked by."""
 
-    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(
+        self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
+    ) -> Choice:
         """Choose the rows of the next step among the candidates. By default each row takes its first
         candidate.
         """
@@ -190,7 +192,7 @@ class Strategy(ABC):
         continued, ended = np.flatnonzero(possible & ~ends), np.flatnonzero(possible & ends)
         return Choice(continued, token[continued], total[continued], ended, total[ended])
 
-    def finished(self, rows: Rows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
+    def finished(self, rows: SearchRows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
         """Return which groups need no more steps: by default those where `width` hypotheses have ended."""
         return groups.ended >= self.shape().width
 

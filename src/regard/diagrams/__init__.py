@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.diagrams.graph import Graph
-    from regard.diagrams.positions import PositionPicture, position_similarity
+    from regard.diagrams.computation_graph import Graph
+    from regard.diagrams.drawn_positions import PositionPicture, position_similarity
 
 __all__ = ["Graph", "PositionPicture", "position_similarity"]
 __getattr__ = exported(
-    __name__, {"Graph": "graph", "PositionPicture": "positions", "position_similarity": "positions"}
+    __name__,
+    {
+        "Graph": "computation_graph",
+        "PositionPicture": "drawn_positions",
+        "position_similarity": "drawn_positions",
+    },
 )

@@ -11,7 +11,7 @@ import torch
 
 from regard.arguments import integer, quoted, string_list
 from regard.diagrams import model_drawings
-from regard.diagrams.graph import Graph
+from regard.diagrams.computation_graph import Graph
 from regard.errors import OptionError
 from regard.models.classifier import Classifier
 from regard.models.embedder import Embedder

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from regard.diagrams.graph import Graph, Node, numbered
+from regard.diagrams.computation_graph import Graph, Node, numbered
 
 
 def interaction_model(model: Any, steps: int) -> Graph:

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from regard.diagrams.decoders import describe_decoder, draw_decoder
-from regard.diagrams.encoders import DrawnSequence, describe_encoder, draw_encoder
-from regard.diagrams.graph import Graph, Node, numbered
+from regard.diagrams.computation_graph import Graph, Node, numbered
+from regard.diagrams.drawn_decoders import describe_decoder, draw_decoder
+from regard.diagrams.drawn_encoders import DrawnSequence, describe_encoder, draw_encoder
 from regard.models.classifier import Classifier
 from regard.models.decoder import BahdanauDecoder
 from regard.models.embedder import Embedder

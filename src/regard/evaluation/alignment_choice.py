@@ -53,15 +53,15 @@ def layer_weights(sources: Sequence[str], targets: Sequence[str], model: Transla
 
     Names are "layer 2, generates" and "layer 2, reads".
     """
-    found: dict[str, dict[int, Tensor]] = {}
+    by_name: dict[str, dict[int, Tensor]] = {}
     for i, attention in attention_of_pairs(sources, targets, model):
         source = Words.of_text(model.source_tokenizer, sources[i])
         target = Words.of_text(model.target_tokenizer, targets[i])
         for layer, shift in product(range(len(attention.names("cross"))), (False, True)):
             name = f"layer {layer}, {'reads' if shift else 'generates'}"
             weights = word_weights(View(layer, shift=shift)(attention), source, target)
-            found.setdefault(name, {})[i] = weights
-    return {name: [weights[i] for i in range(len(sources))] for name, weights in found.items()}
+            by_name.setdefault(name, {})[i] = weights
+    return {name: [weights[i] for i in range(len(sources))] for name, weights in by_name.items()}
 
 
 def selections() -> Iterator[LinkSelection]:

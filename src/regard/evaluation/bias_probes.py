@@ -117,9 +117,9 @@ class ProbedSentence:
         rows: list[str] = []
         columns = [f"{a.word} → {noun}" for a in self.alternatives for noun in self.sentence.nouns]
         weights: list[Tensor] = []
-        for name in self.alternatives[0].attention:
+        for layer, name in enumerate(self.alternatives[0].attention):
             heads = torch.cat([a.attention[name] for a in self.alternatives], -1)  # (heads, columns)
-            rows += [f"{name} head {head}" for head in range(len(heads))]
+            rows += [f"layer {layer}, head {head}" for head in range(len(heads))]
             weights.append(heads)
         if not weights or not columns:
             raise OptionError("there is no attention to draw; use a model with attention, and mark [nouns]")
@@ -217,9 +217,10 @@ def bias_probe(
 ) -> BiasProbe:
     """Compare alternatives of sentences under a language model: probabilities, and attention to the nouns.
 
-    >>> probe = bias_probe("runs/wikitext-2", ["The [doctor] called the [nurse] because {she|he} was late."])
-    >>> probe.sentences[0].log_odds
-    -0.61
+    >>> sentences = ["The [doctor] called the [nurse] because {she|he} was late."]
+    >>> probe = regard.evaluation.bias_probe("shakespeare-small", sentences)
+    >>> round(probe.sentences[0].log_odds, 2)
+    -2.98
 
     Args:
         model: a language model of regard, a folder of one, or a causal or masked model of Hugging Face.
@@ -241,14 +242,14 @@ def bias_probe(
 
 
 def _probe(model: ProbedModel, sentence: ProbeSentence) -> ProbedSentence:
-    found = []
+    alternatives = []
     for alternative in sentence.alternatives:
         text, word, nouns = sentence.text(alternative)
         read = model.read(text)
         attention = model.attention(read, word, nouns) if nouns else {}
         log_prob, continuation = model.log_prob(read, word), model.continuation(read, word)
-        found.append(Alternative(alternative, log_prob, continuation, attention))
-    return ProbedSentence(sentence, tuple(found))
+        alternatives.append(Alternative(alternative, log_prob, continuation, attention))
+    return ProbedSentence(sentence, tuple(alternatives))
 
 
 def read_sentences(path: Path) -> list[str]:
@@ -257,9 +258,9 @@ def read_sentences(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from None
-    found = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not found:
+    sentences = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not sentences:
         raise DataError(
             f"{path} has no sentences; give one per line, as The [doctor] said that {{she|he}} left."
         )
-    return found
+    return sentences

@@ -13,7 +13,7 @@ from typing import Any
 
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import bleu_metric, reference_documents
-from regard.evaluation.plots import save_figure
+from regard.evaluation.save_figure import save_figure
 from regard.pictures.picture import check_matplotlib
 
 EDGES = (10, 20, 30, 40, 50)

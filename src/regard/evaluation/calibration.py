@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.plots import save_figure
+from regard.evaluation.save_figure import save_figure
 from regard.pictures.picture import check_matplotlib
 
 BINS = 15

@@ -15,7 +15,7 @@ import numpy as np
 
 from regard.errors import DataError
 from regard.evaluation.calibration import Calibration, calibration
-from regard.evaluation.plots import save_figure
+from regard.evaluation.save_figure import save_figure
 from regard.pictures.picture import check_matplotlib
 
 MAX_MATRIX_LABELS = 12  # with more labels the text lists common mistakes instead of the matrix

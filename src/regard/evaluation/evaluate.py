@@ -15,11 +15,11 @@ from regard.data.row_formats import row_format_of
 from regard.data.sequence_rows import SequenceRowFormat
 from regard.data.text_files import aligned_lines
 from regard.errors import DataError, OptionError
-from regard.evaluation.evaluators import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
+from regard.evaluation.evaluators import EVALUATORS, EvaluationOptions, EvaluationResult, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost, rate_of_device
 
 __all__ = [
-    "Evaluation",
+    "EvaluationResult",
     "data_section",
     "default_split",
     "evaluate",
@@ -74,7 +74,7 @@ def evaluate(
     output: bool = False,
     progress: bool = False,
     against: Any = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section.
 
     `against` is another model, or its outputs: a list, or a file with one per line. `comparison` of the
@@ -99,7 +99,7 @@ def evaluate(
     )
     hold(loaded.prepared, f"{split} set of {name}, for evaluation")
     start = time.perf_counter()
-    result = Evaluation(name, split, len(loaded.targets), 0.0)
+    result = EvaluationResult(name, split, len(loaded.targets), 0.0)
     evaluator.run(result, model, loaded, options)
     result.seconds = time.perf_counter() - start
     if against is not None:
@@ -136,7 +136,9 @@ def _target_language(data: dict[str, Any]) -> str | None:
     return languages[1] if len(languages) == 2 else None
 
 
-def training_cost(card: dict[str, Any], result: Evaluation, rate: float | None = None) -> TrainingCost | None:
+def training_cost(
+    card: dict[str, Any], result: EvaluationResult, rate: float | None = None
+) -> TrainingCost | None:
     """Training cost from the model's card, for comparison with Schmidt-Thieme's table; None if unknown.
 
     `rate`: sustained FLOP/s of a device; None: that of the card's device, if a table has it.

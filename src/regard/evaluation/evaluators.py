@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from regard.data.batch import Batch
-from regard.data.batches import Batches
+from regard.data.batch_iterator import Batches
 from regard.data.datasets import Split
 from regard.data.windows import Windows
 from regard.decoding.beam import Beam
@@ -34,7 +34,7 @@ class Metrics(Protocol):
 
 
 @dataclass
-class Evaluation:
+class EvaluationResult:
     """Result of an evaluation: `text` for a translator, `language` for a language model, else `metrics`."""
 
     data: str
@@ -111,12 +111,12 @@ class Evaluator:
                 f"--against compares translations, labels or tags, and {model.what} has none; omit it"
             )
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         """Fill in the result, and write the plot if requested."""
         raise NotImplementedError
 
     def compare(
-        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+        self, result: EvaluationResult, model: Any, split: Split, other: Sequence[str], name: str
     ) -> Comparison:
         """Compare the predictions of the result with those of another system, one per line."""
         raise NotImplementedError
@@ -132,7 +132,7 @@ class TranslatorEvaluator(Evaluator):
         if options.lengths or options.plot is not None:
             require_text(model, "BLEU by length")
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         settings = (model.card.get("recipe") or {}).get("decoding") or {}
         result.beam = options.beam or settings.get("beam", 5)
         penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
@@ -158,7 +158,7 @@ class TranslatorEvaluator(Evaluator):
             )
 
     def compare(
-        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+        self, result: EvaluationResult, model: Any, split: Split, other: Sequence[str], name: str
     ) -> Comparison:
         tokenize = list(result.text)[-1]
         return compare_translations(result.predictions, other, split.targets, tokenize=tokenize, name=name)
@@ -169,7 +169,7 @@ class LanguageModelEvaluator(Evaluator):
 
     kind, task, can_plot, has_predictions = "language-model", "language", False, False
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         with track(None, f"reading {result.split}", "tokens") as bar:
             nll, tokens = negative_log_likelihood(
                 model, _with_progress(evaluation_batches(model, split), bar)
@@ -184,7 +184,7 @@ class ClassifierEvaluator(Evaluator):
 
     kind, task = "classifier", "classify"
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.classification import scores as label_scores
         from regard.models.classifier import predict
 
@@ -195,7 +195,7 @@ class ClassifierEvaluator(Evaluator):
             metrics.draw(options.plot)
 
     def compare(
-        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+        self, result: EvaluationResult, model: Any, split: Split, other: Sequence[str], name: str
     ) -> Comparison:
         for number, label in enumerate(other, 1):
             if label not in model.labels:
@@ -211,7 +211,7 @@ class TaggerEvaluator(Evaluator):
 
     kind, task, can_plot = "tagger", "tag", False
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.tagging import tagging_scores
         from regard.models.tagger import tag_texts
 
@@ -221,7 +221,7 @@ class TaggerEvaluator(Evaluator):
         result.predictions = [" ".join(sentence) for sentence in tags]
 
     def compare(
-        self, result: Evaluation, model: Any, split: Split, other: Sequence[str], name: str
+        self, result: EvaluationResult, model: Any, split: Split, other: Sequence[str], name: str
     ) -> Comparison:
         gold, first, second = (
             [line.split(" ") for line in lines] for lines in (split.targets, result.predictions, other)
@@ -234,7 +234,7 @@ class EmbedderEvaluator(Evaluator):
 
     kind, task, can_plot, has_predictions = "embedder", "embed", False, False
 
-    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+    def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.similarity import similarity_scores
 
         result.metrics = similarity_scores(model, split, options.progress)

@@ -138,7 +138,7 @@ def _compose(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """A row of Schmidt-Thieme's table: quoted parameters, operations, path length, steps, and the layer."""
 
     name: str
@@ -147,7 +147,7 @@ class Row:
     layer: nn.Module
 
 
-def comparison(T: int, dim: int, window: int) -> list[Row]:
+def comparison(T: int, dim: int, window: int) -> list[CostRow]:
     """Schmidt-Thieme's table of attention and convolution; recurrence and steps are from Vaswani et al. 2017,
     table 1.
     """
@@ -157,10 +157,10 @@ def comparison(T: int, dim: int, window: int) -> list[Row]:
     )
     convolution = (K * M * M, T * K * M * M, T / K, 1)
     return [
-        Row("convolution", ("KM²", "TKM²", "T/K", "1"), convolution, Convolution(M, K, bias=False)),
-        Row("recurrence", ("", "TM²", "T", "T"), (None, T * M * M, T, T), Recurrence(M, bias=False)),
-        Row("attention", ("3M²", "T²M", "1", "1"), (3 * M * M, T * T * M, 1, 1), full),
-        Row("restricted attention", ("3M²", "TKM", "T/K", "1"), (3 * M * M, T * K * M, T / K, 1), band),
+        CostRow("convolution", ("KM²", "TKM²", "T/K", "1"), convolution, Convolution(M, K, bias=False)),
+        CostRow("recurrence", ("", "TM²", "T", "T"), (None, T * M * M, T, T), Recurrence(M, bias=False)),
+        CostRow("attention", ("3M²", "T²M", "1", "1"), (3 * M * M, T * T * M, 1, 1), full),
+        CostRow("restricted attention", ("3M²", "TKM", "T/K", "1"), (3 * M * M, T * K * M, T / K, 1), band),
     ]
 
 

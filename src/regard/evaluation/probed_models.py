@@ -29,12 +29,12 @@ class ReadText:
     def positions(self, word: Range) -> list[int]:
         """The positions of the tokens that overlap a word."""
         start, stop = word
-        found = [i for i, (a, b) in enumerate(self.spans) if a < stop and b > start]
-        if not found:
+        positions = [i for i, (a, b) in enumerate(self.spans) if a < stop and b > start]
+        if not positions:
             raise OptionError(
                 f"no token of the model covers {self.text[start:stop]!r} in {self.text!r}; use another word"
             )
-        return found
+        return positions
 
 
 class ProbedModel:

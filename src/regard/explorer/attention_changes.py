@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.attention.edits import Edit, Pinned, Rows, Uniform, Zero
+from regard.attention.edits import CallWeights, Edit, Pinned, Uniform, Zero
 from regard.decoding.attention_weights import kind_of
 from regard.errors import OptionError
 from regard.serving.requests import Body
@@ -38,7 +38,7 @@ class GivenRow(Edit):
 
     weights: tuple[float, ...]
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         row = torch.zeros_like(rows.weights[..., :1, :])
         count = min(len(self.weights), row.shape[-1])
         row[..., :count] = torch.tensor(self.weights[:count]).to(row)

@@ -37,7 +37,7 @@ class CachedTokens:
 class HuggingFaceDecoder:
     """The decoder of a Hugging Face model as `Search` steps it; `encoded` is the output of the encoder."""
 
-    joins = False
+    can_join = False
 
     def __init__(self, model: Any, encoded: Any) -> None:
         self.model, self.encoded, self.device = model, encoded, model.device

@@ -14,7 +14,7 @@ from regard.data import language_guess
 from regard.errors import OptionError
 from regard.explorer.explored_model import ExploredModel
 from regard.files.atomic import write_folder
-from regard.interchange.export.export import check_free
+from regard.interchange.export.export_model import check_free
 from regard.models import folder as model_folder
 from regard.models.translator import Translator
 

@@ -94,8 +94,8 @@ def _duration(seconds: float) -> str:
 def track(total: int | None, what: str, unit: str = "rows") -> Progress:
     """Return a `Progress`, to be used as a context manager.
 
-    >>> with track(len(rows), "reading") as progress:
-    ...     for row in rows:
+    >>> with track(3, "reading") as progress:
+    ...     for row in range(3):
     ...         progress.advance()
     """
     return Progress(total, what, unit)

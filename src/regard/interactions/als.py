@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.interactions.loss import Loss
+from regard.interactions.loss import InteractionLoss
 from regard.interactions.regularization import CG_STEPS, WeightGroup
 from regard.interactions.repeated_rows import Array
 
@@ -118,7 +118,7 @@ class BilinearAls(AlsModel):
 def run_als(
     model: AlsModel,
     y: Array,
-    loss: Loss,
+    loss: InteractionLoss,
     max_iter: int,
     tol: float,
 ) -> int:

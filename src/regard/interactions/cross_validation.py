@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import DataError, OptionError
+from regard.interactions.fit_recommender import RECOMMENDERS, RecommenderSettings
 from regard.interactions.ratings import Ratings
-from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
 
 RowIndices = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regard.errors import OptionError
 from regard.interactions.als import AlsModel, LinearAls, run_als
 from regard.interactions.formulas import Formula, Weights
-from regard.interactions.loss import Logistic, Loss, Squared, probability
+from regard.interactions.loss import InteractionLoss, Logistic, Squared, probability
 from regard.interactions.regularization import FixedPenalty, LearnedPenalty, Prior, WeightGroup
 from regard.interactions.repeated_rows import Array, RepeatedRows, hstack
 from regard.interactions.sgd import SgdOptions, run_sgd
@@ -35,7 +35,7 @@ class Interaction(BaseEstimator):
     each group of columns (`groups`, one number per column) from the data.
     """
 
-    _loss: Loss = Squared()
+    _loss: InteractionLoss = Squared()
     _linear = True  # whether the formula includes wᵀx
     penalty: float
     intercept: bool
@@ -172,7 +172,7 @@ class Interaction(BaseEstimator):
         return sparse.csr_matrix(validate_data(self, x, accept_sparse="csr", dtype=np.float64, reset=False))
 
 
-class Regression(RegressorMixin, Interaction):
+class InteractionRegressor(RegressorMixin, Interaction):
     """Regression with squared error."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -184,10 +184,10 @@ class Regression(RegressorMixin, Interaction):
         return self._scores(X)
 
 
-class Classification(ClassifierMixin, Interaction):
+class InteractionClassifier(ClassifierMixin, Interaction):
     """Binary classification with logistic loss; use OneVsRestClassifier for more classes."""
 
-    _loss: Loss = Logistic()
+    _loss: InteractionLoss = Logistic()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

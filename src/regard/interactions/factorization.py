@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 
 from regard.errors import OptionError
 from regard.interactions.als import AlsModel, BilinearAls
-from regard.interactions.estimator import Classification, Interaction, MakeWeights, Regression
+from regard.interactions.estimator import (
+    Interaction,
+    InteractionClassifier,
+    InteractionRegressor,
+    MakeWeights,
+)
 from regard.interactions.fm_solver import RendleAls
 from regard.interactions.formulas import Formula, LowRank, Rendle, Weights
 from regard.interactions.regularization import WeightGroup
@@ -68,7 +73,7 @@ class _MatrixFactorization(Interaction):
         self.W_, self.V_ = p["W"][left].T, p["V"][~left].T
 
 
-class MatrixFactorization(Regression, _MatrixFactorization):
+class MatrixFactorization(InteractionRegressor, _MatrixFactorization):
     """y = (W x₁)ᵀ(V x₂) + wᵀx + b; x₁: the first `split` columns (user), x₂: the others (item).
 
     Both sides may have further columns with features of the user or item. `W_` is (K, split), `V_` is
@@ -76,7 +81,7 @@ class MatrixFactorization(Regression, _MatrixFactorization):
     """
 
 
-class MatrixFactorizationClassifier(Classification, _MatrixFactorization):
+class MatrixFactorizationClassifier(InteractionClassifier, _MatrixFactorization):
     """p = σ((W x₁)ᵀ(V x₂) + wᵀx + b), for likes and clicks instead of ratings."""
 
 
@@ -123,12 +128,12 @@ FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[AlsModel]]] = {
 }
 
 
-class FactorizationMachine(Regression, _FactorizationMachine):
+class FactorizationMachine(InteractionRegressor, _FactorizationMachine):
     """y = xᵀWᵀVx (form="lecture") or Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (form="rendle"), plus wᵀx + b.
 
     Costs O(nnz · K). `W_` and `V_` are (K, M); Rendle's form has `V_` alone.
     """
 
 
-class FactorizationMachineClassifier(Classification, _FactorizationMachine):
+class FactorizationMachineClassifier(InteractionClassifier, _FactorizationMachine):
     """p = σ(y), with y of `FactorizationMachine`."""

@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from regard.errors import OptionError
-from regard.interactions.estimator import Classification, Interaction, Regression
+from regard.interactions.estimator import Interaction, InteractionClassifier, InteractionRegressor
 from regard.interactions.formulas import Formula, LinearFormula
 from regard.interactions.repeated_rows import Array, hstack
 
@@ -42,11 +42,11 @@ class _Linear(Interaction):
         return LinearFormula()
 
 
-class Linear(Regression, _Linear):
+class Linear(InteractionRegressor, _Linear):
     """y = wᵀx + b: ridge regression."""
 
 
-class LinearClassifier(Classification, _Linear):
+class LinearClassifier(InteractionClassifier, _Linear):
     """p = σ(wᵀx + b): logistic regression."""
 
 
@@ -87,14 +87,14 @@ class _Polynomial2(Interaction):
         return self.intercept_ + x @ self.coef_ + np.asarray(x.multiply(x @ self.W_).sum(1)).ravel()
 
 
-class Polynomial2(Regression, _Polynomial2):
+class Polynomial2(InteractionRegressor, _Polynomial2):
     """y = xᵀWx (+ wᵀx + b): one weight per pair of predictors; pairs absent from the training data get none.
 
     `W_` is M×M, upper triangular and sparse, with entries only for pairs that occur.
     """
 
 
-class Polynomial2Classifier(Classification, _Polynomial2):
+class Polynomial2Classifier(InteractionClassifier, _Polynomial2):
     """p = σ(xᵀWx + wᵀx + b)."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from regard.interactions.repeated_rows import Array
 
 
-class Loss(Protocol):
+class InteractionLoss(Protocol):
     """A loss that least-squares solvers and SGD can minimise."""
 
     noise: float  # initial precision of the targets of `residual`

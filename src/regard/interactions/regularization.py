@@ -57,7 +57,7 @@ class LearnedPenalty:
         return 1.0 / curvature
 
     def precision(self, count: NDArray[np.float64], squares: Array, current: Array) -> Array:
-        return (1.0 + count) / (0.01 + squares)  # Gamma hyperprior: counts like one weight of 0.1
+        return (1.0 + count) / (0.01 + squares)  # Gamma hyperprior: acts as one extra weight of size 0.1
 
 
 class WeightGroup:

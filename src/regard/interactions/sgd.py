@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from regard.interactions.formulas import Formula, Weights
-from regard.interactions.loss import Loss
+from regard.interactions.loss import InteractionLoss
 from regard.interactions.repeated_rows import Array
 
 
 @dataclass(frozen=True)
 class SgdOptions:
-    """Options of the solver: ridge penalty, learning rate, batch size, epochs, and the trained weights."""
+    """Options of the solver: ridge penalty, learning rate, batch size, epochs, and whether intercept and
+    linear weights are trained.
+    """
 
     penalty: float
     rate: float
@@ -26,7 +28,13 @@ class SgdOptions:
 
 
 def run_sgd(
-    form: Formula, x: Any, y: Array, p: Weights, loss: Loss, options: SgdOptions, rng: np.random.Generator
+    form: Formula,
+    x: Any,
+    y: Array,
+    p: Weights,
+    loss: InteractionLoss,
+    options: SgdOptions,
+    rng: np.random.Generator,
 ) -> int:
     """Minimise loss + ½ penalty ‖weights‖² in place, the objective of ALS; return the number of epochs."""
     # The penalty of a column is divided over the rows in which it occurs, so that an epoch applies it once.
@@ -49,7 +57,9 @@ def run_sgd(
 class _Adagrad:
     """The weights and their sums of squared gradients."""
 
-    def __init__(self, form: Formula, p: Weights, loss: Loss, options: SgdOptions, penalty: Array) -> None:
+    def __init__(
+        self, form: Formula, p: Weights, loss: InteractionLoss, options: SgdOptions, penalty: Array
+    ) -> None:
         self.form, self.p, self.loss, self.options = form, p, loss, options
         self.penalty = penalty  # (columns,)
         self.trained = [*(["w"] if options.linear else []), *form.factors]

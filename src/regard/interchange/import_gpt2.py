@@ -10,7 +10,7 @@ import torch
 
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 from regard.errors import FolderError
-from regard.interchange.export.compare import Comparison, require_equal
+from regard.interchange.export.compare import RuntimeComparison, require_equal
 from regard.interchange.export.gpt2 import ACTIVATIONS, Gpt2Runner
 from regard.interchange.importer import IMPORTERS
 from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
@@ -22,7 +22,7 @@ EPSILON = 1e-5
 
 
 @IMPORTERS.add("gpt2")
-def import_gpt2(folder: Path) -> tuple[Any, Comparison]:
+def import_gpt2(folder: Path) -> tuple[Any, RuntimeComparison]:
     """Return the language model and how its outputs compare with those of transformers."""
     model, mapping = read(folder)
     end = mapping.ids[EOS]

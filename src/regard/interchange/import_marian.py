@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import FolderError
-from regard.interchange.export.compare import Comparison, require_equal
+from regard.interchange.export.compare import RuntimeComparison, require_equal
 from regard.interchange.export.marian import MarianRunner
 from regard.interchange.export.marian_layout import ACTIVATIONS, channel_order, reorder, weight_names
 from regard.interchange.importer import IMPORTERS
@@ -35,17 +35,17 @@ FIXED = {
 
 
 @IMPORTERS.add("marian")
-def import_marian(folder: Path) -> tuple[Any, Comparison]:
+def import_marian(folder: Path) -> tuple[Any, RuntimeComparison]:
     """Return the translator and how its outputs compare with those of transformers."""
     model, mappings = read(folder)
-    runner = _runner(folder, Generation.read(folder), mappings)
+    runner = _runner(folder, MarianGeneration.read(folder), mappings)
     return model, require_equal(model, runner, "regard")
 
 
 def read(folder: Path) -> tuple[Any, dict[str, TokenMapping]]:
     """Return the model, with config and tokenizers, and the mappings of its source and target vocabulary."""
     _check_fixed(folder / "config.json")
-    theirs, generation = _load(folder), Generation.read(folder)
+    theirs, generation = _load(folder), MarianGeneration.read(folder)
     rows = {
         side: len(getattr(theirs.model, part).embed_tokens.weight)
         for side, part in (("source", "encoder"), ("target", "decoder"))
@@ -108,7 +108,7 @@ def _load(folder: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class Generation:
+class MarianGeneration:
     """How a MarianMT is used: its special tokens and the options of its generation."""
 
     start: int
@@ -118,7 +118,7 @@ class Generation:
     beam: int
 
     @classmethod
-    def read(cls, folder: Path) -> Generation:
+    def read(cls, folder: Path) -> MarianGeneration:
         """From generation_config.json or, in old folders, config.json."""
         from transformers import MarianConfig
 
@@ -149,7 +149,7 @@ class Generation:
         return cls(start, end, pad, sorted(suppressed), options.get("num_beams") or 1)
 
 
-def _runner(folder: Path, generation: Generation, mappings: dict[str, TokenMapping]) -> MappedRunner:
+def _runner(folder: Path, generation: MarianGeneration, mappings: dict[str, TokenMapping]) -> MappedRunner:
     runner = MarianRunner(
         folder, start=generation.start, end=generation.end, suppressed=generation.suppressed
     )
@@ -220,7 +220,7 @@ def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dic
     model.output.projection.bias.copy_(mappings["target"].take(theirs.final_logits_bias[0]))
 
 
-def _suppress(bias: Tensor, generation: Generation, mapping: TokenMapping) -> None:
+def _suppress(bias: Tensor, generation: MarianGeneration, mapping: TokenMapping) -> None:
     """Give a bias of NEVER to the tokens that are never generated."""
     never = [ours for ours, i in enumerate(mapping.ids) if i in generation.suppressed]
     bias[[PAD, BOS, *never]] = NEVER

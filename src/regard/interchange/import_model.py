@@ -8,8 +8,8 @@ from pathlib import Path
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
 from regard.interchange import import_bert, import_gpt2, import_marian  # noqa: F401 (they register themselves)
-from regard.interchange.export.compare import Comparison
-from regard.interchange.export.export import check_free
+from regard.interchange.export.compare import RuntimeComparison
+from regard.interchange.export.export_model import check_free
 from regard.interchange.export.libraries import quiet_transformers, require_library
 from regard.interchange.importer import IMPORTERS, VectorComparison
 from regard.interchange.pickled_weights import with_safetensors
@@ -18,7 +18,7 @@ from regard.models import folder as model_folder
 
 def import_model(
     source: str | Path, folder: str | Path, *, overwrite: bool = False
-) -> Comparison | VectorComparison:
+) -> RuntimeComparison | VectorComparison:
     """Import a Hugging Face model, and compare its outputs on sample sentences.
 
         import_model("opus-mt-en-de", "models/en-de")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.interchange.export.compare import Comparison
+from regard.interchange.export.compare import RuntimeComparison
 from regard.registry import Registry
 
 
@@ -24,5 +24,5 @@ class VectorComparison:
 
 # Takes a Hugging Face folder; returns a model with config and tokenizers set, and the comparison of its
 # outputs. Registered under the `model_type` of config.json. Raises UnequalError if the outputs differ.
-Importer = Callable[[Path], tuple[Any, Comparison | VectorComparison]]
+Importer = Callable[[Path], tuple[Any, RuntimeComparison | VectorComparison]]
 IMPORTERS: Registry[Importer] = Registry("model type")

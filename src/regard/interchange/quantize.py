@@ -13,7 +13,7 @@ import torch
 from regard.errors import OptionError
 from regard.files.atomic import write_folder
 from regard.files.checksums import file_sha256
-from regard.interchange.export.export import check_free
+from regard.interchange.export.export_model import check_free
 from regard.models import folder as model_folder
 
 WEIGHTS = "model.safetensors"

@@ -31,6 +31,12 @@ BLOCK = 64  # on a CPU, `append` returns keys in multiples of this: less to read
 class Cache:
     """Keys and values of the tokens so far, (..., heads, T, dim).
 
+    >>> layer, cache = regard.MultiHead(8, heads=2).eval(), regard.Cache()
+    >>> x = torch.randn(1, 3, 8)
+    >>> steps = [layer(x[:, t : t + 1], cache=cache) for t in range(3)]
+    >>> torch.allclose(torch.cat(steps, 1), layer(x, mask=regard.Causal()), atol=1e-5)
+    True
+
     Capacity doubles as needed; no gradients.
     """
 
@@ -96,7 +102,7 @@ class StaticCache(Cache):
     >>> cache = StaticCache(batch=2, heads=1, max_len=8, dim=4)
     >>> q = k = v = torch.randn(2, 1, 3, 4)
     >>> keys, values = cache.append(k, v)
-    >>> out = attend(q, keys, values, mask=cache.mask(Causal()))
+    >>> out = regard.attend(q, keys, values, mask=cache.mask(regard.Causal()))
 
     Memory is updated in place and never reallocated, so a step compiles with fullgraph=True. Positions beyond
     a row's length hold zeros. `lengths`, (batch,), is updated in place too. No gradient passes through the

@@ -144,6 +144,10 @@ class _MultiHeadBase(HasOptions):
 class MultiHead(_MultiHeadBase):
     """Multi-head attention, concat_h(attend(Q W^Qh, K W^Kh, V W^Vh)) W^O (Vaswani et al. 2017, 3.2.2).
 
+    >>> layer = regard.MultiHead(64, heads=8, mask=regard.Causal())
+    >>> layer(torch.randn(2, 10, 64)).shape
+    torch.Size([2, 10, 64])
+
     `key_heads` < `heads` is grouped-query attention: each key head serves a group of query heads.
     `memory_dim` is the width of the keys' sequence, `value_dim` that of the values' if it differs.
     `project=False` omits W^O. Attention options (energy, mask, bias, normalize, gate, softcap, dropout,

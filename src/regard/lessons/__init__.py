@@ -12,7 +12,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.lessons.exercises import WrongAnswer, check_answers, exercise
-    from regard.lessons.logs import read_log
+    from regard.lessons.long_runs import read_log
     from regard.lessons.notebooks import notebook
     from regard.lessons.running import by_size, expect, run_lesson, show
     from regard.lessons.scripts import Lesson, find_lesson, list_lessons
@@ -43,7 +43,7 @@ __getattr__ = exported(
         "find_lesson": "scripts",
         "list_lessons": "scripts",
         "notebook": "notebooks",
-        "read_log": "logs",
+        "read_log": "long_runs",
         "run_lesson": "running",
         "show": "running",
     },

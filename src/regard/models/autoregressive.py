@@ -38,11 +38,10 @@ class AutoregressiveOptions(ModelOptions):
     dim: Size = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all",
-        description="share one matrix between source, target and output embeddings; "
-        "between target and output; none",
+        description="all: one matrix for source, target and output; target: for target and output; none",
     )
     scale_embeddings: bool = Field(
-        default=True, description="multiply embeddings by √dim, as a table shared with the output needs"
+        default=True, description="multiply embeddings by √dim; needed if the output layer shares the table"
     )
     output_bias: bool | None = Field(
         default=None, description="a bias per token in the output layer; null: only in language models"
@@ -109,7 +108,7 @@ class AutoregressiveOptions(ModelOptions):
 class AutoregressiveModel(Model):
     """p(y_t | y_<t, memory): target embedding, decoder, output layer."""
 
-    texts = 1  # inputs of `forward`: a language model takes one text, a translator two
+    num_inputs = 1  # of `forward`: a language model takes one text, a translator two
 
     def __init__(self, target: Embedding, decoder: nn.Module, output: Output) -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class AutoregressiveModel(Model):
         return self.output(features), state
 
     def read(self, tokens: Tensor, state: DecoderState) -> DecoderState:
-        """Feed a given prefix (batch, T) in one pass and return the state after it."""
+        """Prefill: feed a given prefix (batch, T) in one pass and return the state after it."""
         return self.decoder(self.target(tokens), state.memory, state)[1]
 
     def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
@@ -142,15 +141,15 @@ class AutoregressiveModel(Model):
         return log_p, tokens, state
 
     @property
-    def joins(self) -> bool:
+    def can_join(self) -> bool:
         """True if new sentences can join a running batch: `state.join(other)`."""
-        return self.decoder.joins  # type: ignore[return-value]
+        return self.decoder.can_join  # type: ignore[return-value]
 
     def reorder(self, state: DecoderState, rows: Tensor) -> DecoderState:
         return state.reorder(rows)
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
-        return self(*(source, target)[-self.texts :])
+        return self(*(source, target)[-self.num_inputs :])
 
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0

@@ -1,7 +1,7 @@
 """Decoders: features of the next token from the tokens so far and the encoder output.
 
 Every decoder has `width` (of its features), `forward` over a whole target (teacher forcing), `start` and
-`step` for the search, and `joins` (whether new sentences can join a running batch). Without a memory it is
+`step` for the search, and `can_join` (whether new sentences can join a running batch). Without a memory it is
 the body of a language model. Each kind has its options (the `decoder:` block of a recipe) and, below them,
 its module. The Transformer is in transformer.py.
 """
@@ -187,7 +187,7 @@ class RecurrentDecoder(nn.Module):
     The attention stays outside the recurrence, so all steps of a known target are computed at once.
     """
 
-    joins = True
+    can_join = True
 
     def __init__(
         self,

@@ -75,6 +75,10 @@ def save(
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load the model of a folder in eval mode, with its tokenizers, `.config` and `.card`.
 
+    >>> model = regard.load("tatoeba-en-de-bahdanau")
+    >>> type(model).__name__, model.card["languages"]
+    ('Translator', {'source': 'en', 'target': 'de'})
+
     Files are verified against checksums.json if the folder has one; a file is hashed again only when it
     changes. Weights that are stored in int8 are restored, and `.stored_precision` is "int8".
 

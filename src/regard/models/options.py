@@ -167,7 +167,7 @@ class EncoderOptions(PartOptions):
 class DecoderOptions(PartOptions):
     """Base class of decoder options.
 
-    A decoder has `width`, `forward`, `start`, `step` and `joins` (see decoder.py).
+    A decoder has `width`, `forward`, `start`, `step` and `can_join` (see decoder.py).
     """
 
     registry: ClassVar = DECODERS

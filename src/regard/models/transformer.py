@@ -245,7 +245,7 @@ class TransformerEncoder(TransformerStack):
 class TransformerDecoder(TransformerStack):
     """Decoder of Transformer layers with causal self-attention and, given a memory, cross-attention."""
 
-    joins = False  # all rows of a cache have one length, so new sentences cannot join a running batch
+    can_join = False  # all rows of a cache have one length, so new sentences cannot join a running batch
 
     def forward(
         self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None

@@ -17,7 +17,7 @@ class Translator(AutoregressiveModel):
     """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder runs once, the decoder generates the target."""
 
     kind = "translator"
-    texts = 2  # inputs of `forward`: source and target
+    num_inputs = 2  # of `forward`: source and target
 
     def __init__(
         self,

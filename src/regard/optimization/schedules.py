@@ -80,7 +80,7 @@ class InverseSqrt(ScheduleOptions):
 
 
 @SCHEDULES.add("cosine")
-class Cosine(ScheduleOptions):
+class CosineDecay(ScheduleOptions):
     """Cosine decay from lr to floor over the run (Loshchilov & Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"

@@ -61,9 +61,9 @@ class AttentionView:
         """What is chosen in the view, as a widget; it needs anywidget."""
         if find_spec("anywidget") is None:
             raise OptionError('reading the choice needs anywidget; pip install "regard[notebook]"')
-        from regard.pictures.notebook_widget import Choice
+        from regard.pictures.notebook_widget import ViewSelection
 
-        return Choice(view=self.id, layer=self.first, head=-1 if self.head is None else self.head)
+        return ViewSelection(view=self.id, layer=self.first, head=-1 if self.head is None else self.head)
 
     @property
     def height(self) -> int:

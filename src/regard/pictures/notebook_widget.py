@@ -38,7 +38,7 @@ export default { render };
 """
 
 
-class Choice(anywidget.AnyWidget):
+class ViewSelection(anywidget.AnyWidget):
     """What is chosen in a view: `layer`, `head` (−1: the mean of all), `row` and `column` (−1: none)."""
 
     _esm = SCRIPT

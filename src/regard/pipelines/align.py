@@ -72,7 +72,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
 ) -> Links | list[Links]:
     """Align the words of a text and its translation, or of each pair of two lists.
 
-    >>> sorted(regard.align("Tom is happy .", "Tom ist glücklich .", "runs/small"))
+    >>> sorted(regard.align("Tom is happy .", "Tom ist glücklich .", "tatoeba-en-de-bahdanau"))
     [(0, 0), (1, 1), (2, 2), (3, 3)]
 
     The translations may come from anywhere: the model reads both sides. An empty text has no links.

@@ -93,6 +93,7 @@ def check_attention_path(path: str | Path) -> Path:
 def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
     """Write attention to a .npz or .jsonl file.
 
+    >>> translation = regard.translate("I see.", "tatoeba-en-de-bahdanau", attention=True)
     >>> with save_attention("out.npz") as file:
     ...     file.add(0, 0, translation.hypotheses[0].attention)
     """

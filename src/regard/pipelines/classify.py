@@ -71,10 +71,11 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
 ) -> Classification | list[Classification]:
     """Classify a text or a list of texts.
 
-    >>> regard.classify("a film to remember", "runs/sst2")
+    >>> regard.classify("a film to remember", "film-reviews")
     'positive'
-    >>> regard.classify(["a film to remember", "a bore"], model)[1].probabilities
-    {'negative': 0.97, 'positive': 0.03}
+    >>> probabilities = regard.classify(["a film to remember", "a bore"], "film-reviews")[0].probabilities
+    >>> round(probabilities["positive"], 2)
+    0.86
 
     Args:
         texts: one text or a list of texts; the result has the same form and order. A text that is longer than

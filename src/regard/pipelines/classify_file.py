@@ -10,7 +10,9 @@ from typing import Any
 from regard.models.classifier import Classifier
 from regard.models.text_model import BATCH_TOKENS
 from regard.pipelines.classify import Classification, WordWeights, classify, truncate, word_attention
-from regard.pipelines.formats import (
+from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
+from regard.pipelines.job import job_settings, load_kind
+from regard.pipelines.output_formats import (
     OutputFormat,
     WithoutHeader,
     json_line,
@@ -18,8 +20,6 @@ from regard.pipelines.formats import (
     split_row,
     table_line,
 )
-from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
-from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.packing import packing
 
 

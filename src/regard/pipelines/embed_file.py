@@ -11,9 +11,9 @@ import numpy as np
 
 from regard.models.embedder import Embedder
 from regard.pipelines.embed import Vectors, embed
-from regard.pipelines.formats import json_line
 from regard.pipelines.input import Chunk
 from regard.pipelines.job import job_settings
+from regard.pipelines.output_formats import json_line
 from regard.pipelines.packing import packing
 
 

@@ -68,8 +68,9 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
 ) -> Generation | list[Generation]:
     """Continue a text or each text of a list with a language model.
 
-    >>> regard.generate("To be, or", "runs/shakespeare", strategy=regard.Sample(seed=1))
-    ' not to be: that is the question'
+    >>> strategy, limits = regard.Sample(seed=1), regard.Limits(max_length=12)
+    >>> regard.generate("To be, or", "shakespeare-small", strategy=strategy, limits=limits)
+    ' in thy imag'
 
     Args:
         texts: one prompt or a list of prompts; the result has the same form and order.

@@ -12,10 +12,10 @@ from regard.decoding.engine import fast
 from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
 from regard.models.language_model import LanguageModel
-from regard.pipelines.formats import LINE_ENDS, json_line
 from regard.pipelines.generate import Generation, generate
 from regard.pipelines.input import Chunk
 from regard.pipelines.job import job_settings, load_kind
+from regard.pipelines.output_formats import LINE_ENDS, json_line
 from regard.pipelines.packing import packing
 
 

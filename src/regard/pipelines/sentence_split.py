@@ -27,7 +27,8 @@ _UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef]"
 # Abbreviations with a dot that rarely end a sentence, in English, German and French; single letters and short
 # numbers are treated alike.
 _ABBREVIATIONS = re.compile(
-    "mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|eg|ie|cf|al|fig|no|nos|vol|pp|gen|col|lt|sgt|rep|sen|gov|inc|ltd|co|corp|dept|est|approx|"
+    "mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|eg|ie|cf|al|fig|no|nos|vol|pp|"
+    "gen|col|lt|sgt|rep|sen|gov|inc|ltd|co|corp|dept|est|approx|"
     "jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec|"
     "bzw|ca|evtl|ggf|hr|fr|nr|str|tel|usw|vgl|zzgl|inkl|abs|art|bd|hrsg|mio|mrd|bspw|sog|geb|gest|"
     "mm|mme|mlle|av|env|ex",
@@ -56,9 +57,7 @@ def sentences(text: str) -> list[str]:
 
 
 def pieces(text: str, count: Count, limit: int) -> list[Piece]:
-    """Split a line into pieces of at most `limit` tokens: sentences; if too long clauses, then words, then
-    characters.
-    """
+    """Split a line into sentences; split those over `limit` tokens at clauses, then words and characters."""
     result = [Piece("", text[: len(text) - len(text.lstrip())], False)]
     for sentence in sentences(text.lstrip()):
         parts = _split(sentence, count, limit, (_clauses, _words, _halves))
@@ -69,7 +68,7 @@ def pieces(text: str, count: Count, limit: int) -> list[Piece]:
 def join(parts: Sequence[Piece], translations: Sequence[str]) -> str:
     """Join the translations of the pieces of a line, with the spaces of the source between them.
 
-    A space is added between sentences if only the script of the source has none.
+    A space is added between sentences if the source script has no spaces (Chinese) and the target's has.
     """
     text = ""
     for i, translation in enumerate(translations):
@@ -136,9 +135,7 @@ def _split_after(text: str, mark: re.Pattern[str], is_end: Callable[[int], bool]
 
 
 def _ends_sentence(text: str, end: int) -> bool:
-    """Whether the marks before `end` end a sentence: not after an abbreviation or before a lowercase letter
-    in the line.
-    """
+    """False after an abbreviation, or if a lowercase letter follows on the same line."""
     gap = _SPACE.match(text, end)
     if gap and "\n" in gap.group():
         return True

@@ -78,10 +78,10 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
 ) -> Tagged | list[Tagged]:
     """Find the labelled spans of a text, or of each text of a list.
 
-    >>> regard.tag("Ada met Bob.", "runs/wnut17")
-    [Entity(text='Ada', label='PER', start=0, end=3), Entity(text='Bob', label='PER', start=8, end=11)]
-    >>> regard.tag([["Ada", "met", "Bob"]], model)[0].tags
-    ['B-PER', 'O', 'B-PER']
+    >>> regard.tag("Ada Lovelace lived in London.", "tweet-names")
+    [Entity(text='London', label='LOC', start=22, end=28)]
+    >>> regard.tag([["Ada", "lived", "in", "London"]], "tweet-names")[0].tags
+    ['O', 'O', 'O', 'B-LOC']
 
     Args:
         texts: a text, or a list of texts and lists of words. A text is split into words as in training; the

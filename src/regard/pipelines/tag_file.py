@@ -15,9 +15,9 @@ from regard.decoding.attention_weights import AttentionMaps
 from regard.errors import OptionError
 from regard.files.progress import track
 from regard.models.tagger import BATCH_TOKENS, Tagger
-from regard.pipelines.formats import OutputFormat, WithoutHeader, json_line
 from regard.pipelines.input import Chunk, Row, parsed
 from regard.pipelines.job import job_settings, load_kind
+from regard.pipelines.output_formats import OutputFormat, WithoutHeader, json_line
 from regard.pipelines.packing import packing
 from regard.pipelines.tag import frame_words, mark_spans, tag, tag_words, word_splitter
 
@@ -87,8 +87,8 @@ class MarkedFormat(WithoutHeader):
     def write(self, result: TaggedLine) -> str:
         line, words = result.row.text, result.words
         if result.frames:
-            found = [f"{text} {span.type}" for span, text, _, _ in result.spans()]
-            return "\t".join([line, *found]) + "\n"
+            spans = [f"{text} {span.type}" for span, text, _, _ in result.spans()]
+            return "\t".join([line, *spans]) + "\n"
         if result.sentence is not None:
             line = " ".join(word.text for word in words)
             words = split_at_spaces(line)

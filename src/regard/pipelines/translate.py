@@ -79,11 +79,13 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
 ) -> Translation | list[Translation]:
     """Translate a text or a list of texts; an empty text stays empty.
 
-    >>> regard.translate("Where is my book?", "runs/small")
+    >>> regard.translate("Where is my book?", "tatoeba-en-de-bahdanau")
     'Wo ist mein Buch?'
+    >>> model = regard.load("tatoeba-en-de-bahdanau")
     >>> regard.translate(["Tom is happy.", "We have no time."], model, beam=4)
     ['Tom ist glücklich.', 'Wir haben keine Zeit.']
-    >>> regard.translate("Tom is happy.", model, strategy=Sample(top_p=0.9), limits=Limits(max_length=30))
+    >>> strategy, limits = regard.Sample(top_p=0.9), regard.Limits(max_length=30)
+    >>> sampled = regard.translate("Tom is happy.", model, strategy=strategy, limits=limits)
 
     Args:
         texts: one text or a list of texts; the result has the same form and order. A model of sequences of
@@ -186,7 +188,8 @@ def stream(
 ) -> Iterator[str]:
     """Yield a translation in pieces as tokens are generated; joined, they are what `translate` returns.
 
-    >>> print(*regard.pipelines.stream("Where is my book?", "runs/small"), sep="")
+    >>> print(*regard.pipelines.stream("Where is my book?", "tatoeba-en-de-bahdanau"), sep="")
+    Wo ist mein Buch?
 
     `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of
     `translate`.

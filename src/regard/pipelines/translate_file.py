@@ -21,10 +21,10 @@ from regard.decoding.strategy import Strategy
 from regard.errors import OptionError
 from regard.models.target_language import add_target
 from regard.models.translator import Translator
-from regard.pipelines.formats import OutputFormat, split_row
 from regard.pipelines.input import Chunk, Column, WholeLine
 from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.long_lines import LongLineSplitter, max_source_length
+from regard.pipelines.output_formats import OutputFormat, split_row
 from regard.pipelines.packing import packing
 from regard.pipelines.translate import translate
 from regard.pipelines.translation_formats import (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.pipelines.formats import LINE_ENDS, WithoutHeader, json_line, one_line, table_line
 from regard.pipelines.input import Row, parsed
 from regard.pipelines.long_lines import join_hypotheses
+from regard.pipelines.output_formats import LINE_ENDS, WithoutHeader, json_line, one_line, table_line
 from regard.pipelines.sentence_split import Piece
 from regard.pipelines.token_words import WordAlignment
 from regard.pipelines.translate import Translation

@@ -15,7 +15,7 @@ from regard.models import bert
 from regard.models import folder as model_folder
 from regard.models.catalog import find_model
 from regard.recipe.checks import show_value
-from regard.recipe.schema import Data, Tokenizer
+from regard.recipe.schema import Data, TokenizerOptions
 from regard.tasks import TASKS, Task, get_task
 
 MINILM = "minilm"
@@ -189,7 +189,7 @@ def _tokenizer_block(raw: dict[str, Any], config: PretrainedConfig, source: str)
     """The tokenizer block; the tokenizer is the model's, so the recipe may not name another one."""
     block = raw.get("tokenizer")
     block = block if isinstance(block, dict) else {}
-    default, trained = Tokenizer().model_dump(), config.trained_with("tokenizer")
+    default, trained = TokenizerOptions().model_dump(), config.trained_with("tokenizer")
     kinds = ("pretrained", config.tokenizer, trained.get("kind"))
     merged = {k: v for k, v in block.items() if k in ("dropout", "variants") or k not in default}
     for key, value in block.items():

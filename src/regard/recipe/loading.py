@@ -94,6 +94,10 @@ def run_name(text: str, default: str) -> str:
 def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Any:
     """Return an untrained model from a recipe's `model:` block.
 
+    >>> model = regard.build({"dim": 32}, source_vocab=100, target_vocab=100)
+    >>> type(model).__name__
+    'Translator'
+
     Args:
         model: the block; missing keys have their defaults. Without `kind` it is a translator, or a language
             model if there is no source vocabulary.
@@ -187,8 +191,8 @@ _folders: list[Path] = []
 def add_folder(folder: str | PathLike[str]) -> None:
     """Make the recipes of a folder known by name, as the environment variable REGARD_RECIPES does.
 
-    >>> regard.recipe.add_folder("my-recipes")
-    >>> regard.train("transformer")  # my-recipes/transformer.yaml
+    >>> regard.recipe.add_folder("my-recipes")  # doctest: +SKIP
+    >>> regard.train("transformer")  # my-recipes/transformer.yaml  # doctest: +SKIP
     """
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():

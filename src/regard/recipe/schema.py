@@ -120,7 +120,7 @@ class Data(Block):
     )
 
 
-class Tokenizer(Block):
+class TokenizerOptions(Block):
     """Tokenizer of source and target."""
 
     kind: Annotated[str, NameOf(TOKENIZERS, "pretrained")] = Field(
@@ -146,7 +146,7 @@ class Tokenizer(Block):
     )
 
 
-class Batch(Block):
+class BatchOptions(Block):
     """Batch size."""
 
     tokens: Positive = Field(
@@ -263,7 +263,11 @@ class _RaisesRecipeError(type(BaseModel)):  # pyright: ignore[reportGeneralTypeI
 
 
 class Recipe(Block, metaclass=_RaisesRecipeError):
-    """A complete recipe with all defaults. Load one with `regard.recipe.load_recipe`."""
+    """A complete recipe with all defaults. Load one with `regard.recipe.load_recipe`.
+
+    >>> regard.recipe.load_recipe("small", ["training.steps=200"]).training.steps
+    200
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
         default="recipe", description="name of the run folder; by default the file's name"
@@ -279,11 +283,11 @@ class Recipe(Block, metaclass=_RaisesRecipeError):
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=1, description="random seed")
     data: Data = Data()
-    tokenizer: Tokenizer = Tokenizer()
+    tokenizer: TokenizerOptions = TokenizerOptions()
     model: ModelOptions = Field(
         default=AutoregressiveOptions(), description="The model; its kind follows from the task."
     )
-    batch: Batch = Batch()
+    batch: BatchOptions = BatchOptions()
     optimizer: OptimizerOptions = Field(default=Adam(), description="The optimizer.")
     schedule: ScheduleOptions = Field(default=InverseSqrt(), description="The learning-rate schedule.")
     training: Training = Training()

@@ -21,7 +21,7 @@ from regard.files.atomic import write_file, write_folder
 from regard.files.lock import lock_file
 from regard.pipelines.job import lock_output
 from regard.search.documents import Document
-from regard.search.hnsw import Graph
+from regard.search.hnsw import HnswGraph
 from regard.search.index import FORMAT, MANIFEST, Index, IndexInfo, Numbers, Vectors
 from regard.search.segment import Segment
 from regard.version import __version__
@@ -132,7 +132,7 @@ def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads
         parts = [{"name": name, "first": 0, "count": len(documents)}]
         graph = None
         if len(documents) >= min_graph_size:
-            new_graph = Graph(index.info.width, threads=threads)
+            new_graph = HnswGraph(index.info.width, threads=threads)
             new_graph.add(np.arange(len(documents)), vectors)
             graph = _saved(index, version, new_graph)
         return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
@@ -169,10 +169,10 @@ def _graph(
     if old is None and len(index) - len(to_remove) + len(vectors) < min_graph_size:
         return None
     if old is not None:
-        graph = Graph.load(index.folder / old / "graph.usearch", width, change=True, threads=threads)
+        graph = HnswGraph.load(index.folder / old / "graph.usearch", width, change=True, threads=threads)
         graph.remove(to_remove)
     else:
-        graph = Graph(width, threads=threads)
+        graph = HnswGraph(width, threads=threads)
         for part in index.segments:
             numbers = np.arange(part.first, part.first + part.count)
             kept = ~np.isin(numbers, np.union1d(index.removed, to_remove))
@@ -181,7 +181,7 @@ def _graph(
     return _saved(index, version, graph)
 
 
-def _saved(index: Index, version: int, graph: Graph) -> str:
+def _saved(index: Index, version: int, graph: HnswGraph) -> str:
     name = f"graph-{version:06d}"
     write_folder(index.folder / name, lambda place: graph.save(place / "graph.usearch"))
     return name

@@ -25,7 +25,7 @@ class Document(NamedTuple):
 
 
 @dataclass
-class Documents:
+class LoadedDocuments:
     """The documents that were read, and counts of empty and undecodable ones."""
 
     documents: list[Document] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Documents:
 
 def read_documents(
     paths: Sequence[Path], *, text: str | None = None, name: str | None = None, strict: bool = False
-) -> Documents:
+) -> LoadedDocuments:
     """Read the documents of files and folders, in order. All paths are checked before anything is read.
 
     `text` and `name` select the column (a number from 1, or a name in the header line) or JSON field of the
@@ -62,7 +62,7 @@ def read_documents(
                 )
         elif str(path) != "-":
             check_file(path)
-    result = Documents()
+    result = LoadedDocuments()
     for path in paths:
         if path.is_dir():
             _read_folder(result, path, strict)
@@ -74,7 +74,7 @@ def read_documents(
     return result
 
 
-def _read_folder(result: Documents, folder: Path, strict: bool) -> None:
+def _read_folder(result: LoadedDocuments, folder: Path, strict: bool) -> None:
     files = sorted(folder.rglob("*.txt"))
     with track(len(files), f"reading {folder}", "files") as bar:
         for path in files:
@@ -92,7 +92,7 @@ def _read_folder(result: Documents, folder: Path, strict: bool) -> None:
             bar.advance()
 
 
-def _read_file(result: Documents, path: Path, text: str | None, name: str | None, strict: bool) -> None:
+def _read_file(result: LoadedDocuments, path: Path, text: str | None, name: str | None, strict: bool) -> None:
     layout, id_layout, header = _layouts(path, text, name)
     size = path.stat().st_size if path.is_file() else None
     with track(size, f"reading {path.name}", "bytes") as bar:
@@ -116,7 +116,7 @@ def _read_file(result: Documents, path: Path, text: str | None, name: str | None
     result.bad.first += reader.invalid.first
 
 
-def _add(result: Documents, name: str, text: str) -> None:
+def _add(result: LoadedDocuments, name: str, text: str) -> None:
     if text:
         result.documents.append(Document(name, text))
     else:

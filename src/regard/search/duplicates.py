@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from regard.errors import OptionError
 from regard.files.progress import track
-from regard.search.hnsw import Graph
+from regard.search.hnsw import HnswGraph
 
 BLOCK = 1024
 # HNSW is used from this many texts on. Comparing all pairs of so many takes about 20 s on one core.
@@ -73,7 +73,7 @@ def _exact_pairs(vectors: NDArray[np.float32], threshold: float) -> list[Pair]:
 
 
 def _hnsw_pairs(vectors: NDArray[np.float32], threshold: float, threads: int) -> list[Pair]:
-    graph = Graph(vectors.shape[1], threads=threads)
+    graph = HnswGraph(vectors.shape[1], threads=threads)
     graph.add(np.arange(len(vectors)), vectors)
     cosines: dict[tuple[int, int], float] = {}
     with track(len(vectors), "comparing", "texts") as bar:

@@ -22,7 +22,7 @@ CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256  # M, efConstructio
 CHUNK = 4096  # vectors added per call, so that Ctrl-C is handled in between
 
 
-class Graph:
+class HnswGraph:
     """HNSW graph over numbered vectors. Searches use `threads` (0: all cores).
 
     Building uses one thread: with several, usearch sometimes leaves a vector unconnected, so it
@@ -41,7 +41,7 @@ class Graph:
         )
 
     @classmethod
-    def load(cls, path: Path, width: int, *, change: bool = False, threads: int = 0) -> Graph:
+    def load(cls, path: Path, width: int, *, change: bool = False, threads: int = 0) -> HnswGraph:
         """Memory-map a saved graph, or read it into memory with `change=True`."""
         graph = cls(width, threads=threads)
         try:

@@ -23,7 +23,7 @@ from regard.models.folder import as_path, is_file, read_json
 from regard.search.bm25 import Bm25
 from regard.search.documents import Document
 from regard.search.exact import nearest, top_k
-from regard.search.hnsw import Graph
+from regard.search.hnsw import HnswGraph
 from regard.search.segment import Segment
 
 FORMAT = 1
@@ -94,12 +94,12 @@ class Index:
         return Bm25([part.postings for part in self.segments], self.removed)
 
     @cached_property
-    def graph(self) -> Graph | None:
+    def graph(self) -> HnswGraph | None:
         name = self.manifest["graph"]
         return (
             None
             if name is None
-            else Graph.load(self.folder / name / "graph.usearch", self.info.width, threads=self.threads)
+            else HnswGraph.load(self.folder / name / "graph.usearch", self.info.width, threads=self.threads)
         )
 
     def document(self, number: int) -> Document:

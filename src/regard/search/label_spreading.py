@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.search.exact import nearest
-from regard.search.hnsw import Graph
+from regard.search.hnsw import HnswGraph
 
 NEIGHBOURS, MAX_ITER = 10, 50
 LABEL_TEMPERATURE, NEIGHBOUR_TEMPERATURE = 0.05, 0.1  # softmax temperatures of cosines
@@ -90,7 +90,7 @@ def _weighted_neighbours(
         if len(vectors) < MIN_GRAPH_SIZE:
             near, _ = nearest([(0, vectors)], vectors, count + 1, np.array([], np.int64))
         else:
-            graph = Graph(vectors.shape[1], threads=threads)
+            graph = HnswGraph(vectors.shape[1], threads=threads)
             graph.add(np.arange(len(vectors)), vectors)
             near = graph.search(vectors, count + 1)
     own = near == np.arange(len(near))[:, None]

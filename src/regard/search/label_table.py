@@ -16,7 +16,7 @@ from regard.errors import DataError
 COLUMNS = ("label", "suggested", "confidence", "reviewed", "id", "text")
 
 
-class Row(NamedTuple):
+class LabelRow(NamedTuple):
     """A text and its current label."""
 
     label: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     id: str = ""
 
 
-def format_table(rows: Iterable[Row]) -> str:
+def format_table(rows: Iterable[LabelRow]) -> str:
     """Format rows as TSV, least confident first; ties keep their order."""
     cells: list[tuple[str, ...]] = [COLUMNS]
     for row in sorted(rows, key=lambda row: row.confidence):
@@ -41,9 +41,9 @@ def normalize_space(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path) -> list[LabelRow]:
     """Read a table. Marked or changed rows count as reviewed, as do all rows of a list of examples."""
-    rows: list[Row] = []
+    rows: list[LabelRow] = []
     header: list[str] = []
     number = 0
     for block in lines(path):
@@ -59,7 +59,7 @@ def read_table(path: Path) -> list[Row]:
     return rows
 
 
-def reviewed_labels(rows: Sequence[Row]) -> dict[str, str]:
+def reviewed_labels(rows: Sequence[LabelRow]) -> dict[str, str]:
     """Map texts to reviewed labels. A text with two different labels is an error."""
     labels: dict[str, str] = {}
     for row in rows:
@@ -80,7 +80,7 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     return names
 
 
-def _row(path: Path, number: int, header: list[str], cells: list[str]) -> Row:
+def _row(path: Path, number: int, header: list[str], cells: list[str]) -> LabelRow:
     if len(cells) != len(header):
         raise DataError(
             f"line {number} of {path} has {len(cells)} columns but line 1 has {len(header)}; fix it"
@@ -101,4 +101,4 @@ def _row(path: Path, number: int, header: list[str], cells: list[str]) -> Row:
             f"line {number}, column {column} of {path} is not a number: {cell['confidence']!r}; fix it"
         ) from None
     reviewed = "suggested" not in header or cell["label"] != suggested or bool(cell.get("reviewed"))
-    return Row(cell["label"], cell["text"], suggested, confidence, reviewed, cell.get("id", ""))
+    return LabelRow(cell["label"], cell["text"], suggested, confidence, reviewed, cell.get("id", ""))

@@ -14,11 +14,13 @@ from fastapi.responses import StreamingResponse
 from regard.serving.generation_service import GenerationService
 from regard.serving.http_errors import SAFE_HEADERS, RequestError, internal_error, timed_out
 from regard.serving.log import Log
-from regard.serving.requests import Body, Generate, Translate
+from regard.serving.requests import Body, GenerateRequest, TranslateRequest
 from regard.serving.waiting import wait
 
 
-async def token_events(service: GenerationService, request: Generate | Translate) -> AsyncGenerator[str]:
+async def token_events(
+    service: GenerationService, request: GenerateRequest | TranslateRequest
+) -> AsyncGenerator[str]:
     """Yield {"text": …} for each piece of one text."""
     stream = service.streams.open(lambda cancelled: service.stream(request, cancelled))
     async with contextlib.aclosing(stream.pieces()) as pieces:

@@ -29,10 +29,10 @@ from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import (
     AttentionRequest,
     ConstraintFields,
-    Generate,
+    GenerateRequest,
     SearchFields,
     SelfAttentionRequest,
-    Translate,
+    TranslateRequest,
 )
 from regard.serving.service import Cancelled, Service
 
@@ -63,8 +63,8 @@ class GenerationService(Service):
         self.split = LongLineSplitter(model, max_source_length(model) if self.translates else None)
         self.attention = AttentionAnswers(model, (limits or RequestLimits()).weights)
         self._handlers = {
-            Translate: self._translate,
-            Generate: self._generate,
+            TranslateRequest: self._translate,
+            GenerateRequest: self._generate,
             AttentionRequest: self._attention,
             SelfAttentionRequest: self._self_attention,
         }
@@ -83,7 +83,7 @@ class GenerationService(Service):
 
     def warm_up(self) -> None:
         to = self.languages[0] if self.languages else None
-        request = Translate(to=to) if self.translates else Generate(max_length=2)  # type: ignore[call-arg]
+        request = TranslateRequest(to=to) if self.translates else GenerateRequest(max_length=2)  # type: ignore[call-arg]
         self.batcher.submit(request, ["a"]).result()
 
     def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
@@ -92,7 +92,7 @@ class GenerationService(Service):
     # Checks before the search
 
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
-        if isinstance(options, Generate):
+        if isinstance(options, GenerateRequest):
             self._check_generate(options, texts)
         elif isinstance(options, SelfAttentionRequest):
             for text in texts:
@@ -110,7 +110,7 @@ class GenerationService(Service):
             self._check_search(options, texts, cancelled)
 
     def _check_search(
-        self, options: Translate | AttentionRequest, texts: list[str], cancelled: Callable[[], bool]
+        self, options: TranslateRequest | AttentionRequest, texts: list[str], cancelled: Callable[[], bool]
     ) -> None:
         """Check every piece of every text, with the longest output that the search may give."""
         strategy = _strategy(options)
@@ -124,7 +124,9 @@ class GenerationService(Service):
                 return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
             (text,) = add_target([text], self.model, options.to)
-            pieces = self.split([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
+            pieces = (
+                self.split([text])[0] if isinstance(options, TranslateRequest) else [Piece(text, "", True)]
+            )
             encoded = self.model.source_tokenizer.encode_batch([piece.text for piece in pieces])
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
@@ -134,7 +136,7 @@ class GenerationService(Service):
                 task = SearchTask(0, tokens, [] if at else prefix, [] if at else required, i)
                 budget.add(name, limit(task), passes)
 
-    def _check_generate(self, options: Generate, texts: list[str]) -> None:
+    def _check_generate(self, options: GenerateRequest, texts: list[str]) -> None:
         encoded_constraints(_constraints(options), self.model.target_tokenizer, self.limits)
         budget = Budget(self.limits, _strategy(options))
         for text in texts:
@@ -160,7 +162,9 @@ class GenerationService(Service):
 
     # Answers
 
-    def _translate(self, options: Translate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
+    def _translate(
+        self, options: TranslateRequest, texts: list[str], cancelled: Cancelled
+    ) -> list[dict[str, Any]]:
         """Translate; long texts in pieces, with prefix and required phrases for the first piece."""
         lines = self.split([text for given in texts for text in add_target([given], self.model, options.to)])
         pieces = [piece.text for line in lines for piece in line]
@@ -171,7 +175,7 @@ class GenerationService(Service):
 
     def _search(
         self,
-        options: Translate | AttentionRequest,
+        options: TranslateRequest | AttentionRequest,
         texts: list[str],
         first: Sequence[bool],
         cancelled: Cancelled,
@@ -192,7 +196,9 @@ class GenerationService(Service):
         self._count((t.source_tokens for t in translations), (t.hypotheses for t in translations))
         return translations
 
-    def _generate(self, options: Generate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
+    def _generate(
+        self, options: GenerateRequest, texts: list[str], cancelled: Cancelled
+    ) -> list[dict[str, Any]]:
         generated = generate(
             texts,
             self.engine,
@@ -243,11 +249,11 @@ class GenerationService(Service):
     # Streams
 
     def stream(
-        self, request: Generate | Translate, cancelled: Callable[[], bool] | None = None
+        self, request: GenerateRequest | TranslateRequest, cancelled: Callable[[], bool] | None = None
     ) -> Iterator[str]:
         """Yield the pieces of one text as they are generated. Runs in a thread of its own."""
         torch.set_num_threads(1)  # in this thread
-        if isinstance(request, Translate):
+        if isinstance(request, TranslateRequest):
             return self._stream_translation(request, cancelled)
         if (request.beam or 1) > 1:
             raise OptionError("a stream needs greedy search or sampling; leave out stream, or set beam to 1")
@@ -260,7 +266,9 @@ class GenerationService(Service):
             cancelled=cancelled,
         )
 
-    def _stream_translation(self, request: Translate, cancelled: Callable[[], bool] | None) -> Iterator[str]:
+    def _stream_translation(
+        self, request: TranslateRequest, cancelled: Callable[[], bool] | None
+    ) -> Iterator[str]:
         """Translate the pieces of a long text one after the other; the text is that of `_translate`."""
         arguments = {
             "strategy": _strategy(request),
@@ -317,10 +325,10 @@ def _joined(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
     }
 
 
-def _strategy(request: SearchFields | Generate) -> Strategy:
+def _strategy(request: SearchFields | GenerateRequest) -> Strategy:
     """Return sampling if the request has a `sample` (and, to generate, no `beam`), otherwise beam search."""
     sample = getattr(request, "sample", None)
-    if sample is not None and not (isinstance(request, Generate) and request.beam is not None):
+    if sample is not None and not (isinstance(request, GenerateRequest) and request.beam is not None):
         return Sample(**sample.model_dump())
     names = ("length_penalty", "coverage_penalty", "groups", "diversity")
     return Beam(
@@ -328,7 +336,7 @@ def _strategy(request: SearchFields | Generate) -> Strategy:
     )
 
 
-def _constraints(request: SearchFields | Generate) -> Constraints:
+def _constraints(request: SearchFields | GenerateRequest) -> Constraints:
     """Return the constraints of a request."""
     prefix, required = getattr(request, "prefix", None) or "", getattr(request, "required", ())
     if not isinstance(request, ConstraintFields):

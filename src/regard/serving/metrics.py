@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "ServerMetrics"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one service, in a registry of their own, so that a process can run several services.
 
     The route of a request for an unknown path is "other", which bounds the number of label values.

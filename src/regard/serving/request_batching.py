@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.serving.http_errors import RequestError, shutting_down
-from regard.serving.metrics import Metrics
+from regard.serving.metrics import ServerMetrics
 
 
 class PendingRequest:
@@ -93,10 +93,10 @@ class Batcher:
         queue: int,
         workers: int = 1,
         begin: Callable[[], None] = lambda: None,
-        metrics: Metrics | None = None,
+        metrics: ServerMetrics | None = None,
     ) -> None:
         self._work, self._cost, self._begin = work, cost, begin
-        self._batch_tokens, self._queue, self._metrics = batch_tokens, queue, metrics or Metrics()
+        self._batch_tokens, self._queue, self._metrics = batch_tokens, queue, metrics or ServerMetrics()
         # Waiting texts by their options; the next group is first.
         self._groups: OrderedDict[Hashable, deque[PendingText]] = OrderedDict()
         self._waiting, self._closed = 0, False

@@ -89,7 +89,7 @@ class Texts(Body):
         return [self.text] if self.text is not None else list(self.texts or ())
 
 
-class Translate(ConstraintFields, SearchFields, Texts):
+class TranslateRequest(ConstraintFields, SearchFields, Texts):
     """Sentences to translate."""
 
     nbest: int | None = Field(
@@ -116,14 +116,14 @@ class Translate(ConstraintFields, SearchFields, Texts):
         return self.text is not None and not several and (self.sample is None or self.sample.count == 1)
 
 
-class Classify(Texts):
+class ClassifyRequest(Texts):
     """Texts to label."""
 
     top: int = Field(1, ge=1, le=1000, description="Number of labels with probabilities, most likely first.")
     threshold: float = Field(0.0, ge=0, le=1, description="No label if its probability is below this.")
 
 
-class Tag(Texts):
+class TagRequest(Texts):
     """Texts to tag."""
 
     spaced: bool = Field(False, description="The text is tokenised: split words at spaces only.")
@@ -132,11 +132,11 @@ class Tag(Texts):
     )
 
 
-class Embed(Texts):
+class EmbedRequest(Texts):
     """Texts to embed."""
 
 
-class SearchIndex(Texts):
+class SearchIndexRequest(Texts):
     """Queries to an index."""
 
     count: int = Field(10, ge=1, le=1000, description="Documents per query.")
@@ -152,7 +152,7 @@ class Prompt(Body):
     prompt: str = Field("", description="Text to continue.")
 
 
-class Generate(ConstraintFields, Prompt):
+class GenerateRequest(ConstraintFields, Prompt):
     """A text to continue."""
 
     max_length: int = Field(50, ge=1, le=MAX_LENGTH, description="Maximum number of tokens.")

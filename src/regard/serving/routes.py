@@ -27,14 +27,14 @@ from regard.serving.metrics import CONTENT_TYPE
 from regard.serving.requests import (
     AttentionRequest,
     Body,
-    Classify,
-    Embed,
-    Generate,
-    SearchIndex,
+    ClassifyRequest,
+    EmbedRequest,
+    GenerateRequest,
+    SearchIndexRequest,
     SelfAttentionRequest,
     SingleText,
-    Tag,
-    Translate,
+    TagRequest,
+    TranslateRequest,
     json_schema,
     parse,
 )
@@ -43,12 +43,12 @@ from regard.serving.text_services import TextService
 from regard.serving.waiting import answer, check_cost, read_body
 from regard.version import __version__
 
-Sampled = TypeVar("Sampled", Translate, Generate)
+Sampled = TypeVar("Sampled", TranslateRequest, GenerateRequest)
 RESPONSES = {
-    Classify: responses.Labels,
-    Tag: responses.Tags,
-    Embed: responses.Embeddings,
-    SearchIndex: responses.Results,
+    ClassifyRequest: responses.Labels,
+    TagRequest: responses.Tags,
+    EmbedRequest: responses.Embeddings,
+    SearchIndexRequest: responses.Results,
 }
 
 
@@ -101,11 +101,11 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
 
 
 def _add_translate(app: FastAPI, service: GenerationService, log: Log) -> None:
-    description = _describe(Translate, responses.Translations, streams=True)
+    description = _describe(TranslateRequest, responses.Translations, streams=True)
 
     @app.post("/translate", summary="Translate sentences", **description)
     async def translate(request: Request) -> Response:
-        body = _with_seed(parse(Translate, await read_body(request, service.limits), service.limits))
+        body = _with_seed(parse(TranslateRequest, await read_body(request, service.limits), service.limits))
         texts = body.all_texts()
         # Requests with equal options share a batch.
         options = body.model_copy(update={"text": None, "texts": None, "stream": False})
@@ -121,11 +121,11 @@ def _add_translate(app: FastAPI, service: GenerationService, log: Log) -> None:
 
 
 def _add_generate(app: FastAPI, service: GenerationService, log: Log) -> None:
-    description = _describe(Generate, responses.Generated, streams=True)
+    description = _describe(GenerateRequest, responses.Generated, streams=True)
 
     @app.post("/generate", summary="Continue a text", **description)
     async def generate(request: Request) -> Response:
-        body = parse(Generate, await read_body(request, service.limits), service.limits)
+        body = parse(GenerateRequest, await read_body(request, service.limits), service.limits)
         if body.stream:
             until = time.monotonic() + service.limits.seconds
             await check_cost(request, service, body, [body.prompt], until)

@@ -8,7 +8,7 @@ from typing import Any
 from regard.search.index import Index
 from regard.search.methods import as_record, make_method
 from regard.serving.request_limits import RequestLimits
-from regard.serving.requests import SearchIndex
+from regard.serving.requests import SearchIndexRequest
 from regard.serving.service import Cancelled
 from regard.serving.text_services import TextService
 
@@ -16,7 +16,7 @@ from regard.serving.text_services import TextService
 class SearchService(TextService):
     """An index, as it is when the server starts, and the model of its vectors."""
 
-    kind, body, summary, field = "search index", SearchIndex, "Search documents", "results"
+    kind, body, summary, field = "search index", SearchIndexRequest, "Search documents", "results"
     example = ("search", '{"text": "Hello."}')
 
     def __init__(
@@ -32,7 +32,7 @@ class SearchService(TextService):
         self.index = index
         super().__init__(model, name, limits, workers=workers)
 
-    def answers(self, options: SearchIndex, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+    def answers(self, options: SearchIndexRequest, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         results = make_method(options.by, self.model, exact=options.exact).search(
             self.index, texts, options.count
         )

@@ -12,11 +12,11 @@ from fastapi import FastAPI
 
 from regard.data.encoding_workers import cores
 from regard.serving.http_errors import shutting_down
-from regard.serving.metrics import Metrics
+from regard.serving.metrics import ServerMetrics
 from regard.serving.request_batching import Batcher
 from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Body
-from regard.serving.token_streams import StreamPool
+from regard.serving.stream_pool import StreamPool
 from regard.version import __version__
 
 Cancelled = Sequence[Callable[[], bool]]  # per text, True if its answer is no longer needed
@@ -33,7 +33,7 @@ class Service(ABC):
     """
 
     kind: str  # of the model, for messages
-    translates = False
+    translates = False  # True if requests may name a target language
     example: tuple[str, str]  # a route and a body
 
     def __init__(
@@ -43,7 +43,7 @@ class Service(ABC):
         self.extensions: list[Callable[[FastAPI], None]] = []  # add routes to the application
         self.public = {"/health"}  # paths that need no token
         self.draining = False
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.streams = StreamPool(self.limits.streams, self.limits.seconds)
         on_cpu = next((p.device.type for p in model.parameters()), "cpu") == "cpu"
         self.batcher = Batcher(

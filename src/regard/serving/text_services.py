@@ -17,7 +17,7 @@ from regard.pipelines.tag_file import JsonFormat, TagJob, TagOptions
 from regard.serving.budget import check_tokens
 from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
-from regard.serving.requests import Classify, Embed, Tag, Texts
+from regard.serving.requests import ClassifyRequest, EmbedRequest, TagRequest, Texts
 from regard.serving.service import Cancelled, Service
 
 
@@ -45,14 +45,14 @@ class TextService(Service):
 
 
 class ClassifyService(TextService):
-    kind, body, summary, field = "classifier", Classify, "Label texts", "labels"
+    kind, body, summary, field = "classifier", ClassifyRequest, "Label texts", "labels"
     example = ("classify", '{"text": "Hello."}')
 
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         for i, count in enumerate(self._tokens(truncate(self.model, texts))):
             check_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
 
-    def answers(self, options: Classify, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+    def answers(self, options: ClassifyRequest, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         predictions = classify(
             texts, self.model, threshold=options.threshold, batch_tokens=self.limits.batch_tokens
         )
@@ -70,10 +70,10 @@ class ClassifyService(TextService):
 
 
 class TagService(TextService):
-    kind, body, summary, field = "tagger", Tag, "Tag the words of texts", "texts"
+    kind, body, summary, field = "tagger", TagRequest, "Tag the words of texts", "texts"
     example = ("tag", '{"text": "Hello."}')
 
-    def answers(self, options: Tag, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+    def answers(self, options: TagRequest, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         settings = TagOptions(
             spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens
         )
@@ -95,10 +95,10 @@ class TagService(TextService):
 
 
 class EmbedService(TextService):
-    kind, body, summary, field = "embedder", Embed, "Embed texts", "embeddings"
+    kind, body, summary, field = "embedder", EmbedRequest, "Embed texts", "embeddings"
     example = ("embed", '{"text": "Hello."}')
 
-    def answers(self, options: Embed, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+    def answers(self, options: EmbedRequest, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         vectors = embed(texts, self.model, batch_tokens=self.limits.batch_tokens, workers=1)
         self._count(texts)
         return [[round(x, 7) for x in row] for row in vectors.tolist()]

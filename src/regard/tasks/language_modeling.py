@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from regard.data.batch import Batch
-from regard.data.batches import BatchStream
+from regard.data.batch_iterator import BatchStream
 from regard.data.prepare import Prepared
 from regard.data.row_formats import ROW_FORMATS
 from regard.data.windows import Windows

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.data.batch import Batch
-from regard.data.batches import Batches, BatchStream
+from regard.data.batch_iterator import Batches, BatchStream
 from regard.data.prepare import Prepared
 from regard.data.row_formats import RowFormat
 from regard.decoding.scoring import negative_log_likelihood

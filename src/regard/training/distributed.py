@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from regard.errors import DeviceError, RegardError
+from regard.attention.devices import pick_device
+from regard.errors import RegardError
 
 TIMEOUT = timedelta(hours=2)  # process 0 may prepare a large corpus while the others wait
 
@@ -80,7 +81,8 @@ class World:
         return [buffer[: int(size)].numpy().tobytes() for buffer, size in pairs]
 
     def run_on_main(self, function: Callable[[], Any]) -> Any:
-        """Call `function` on process 0; return its result (as JSON) or raise its error on every process."""
+        """Call `function` on process 0; return its result, which must be JSON-serialisable,
+        or raise its error, on every process."""
         message = None
         if self.is_main:
             try:
@@ -115,31 +117,12 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device for auto, cpu or cuda; a missing GPU is an error."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"the device is {name!r}, and must be auto, cpu or cuda")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cpu" or (name == "auto" and not gpus):
-        return torch.device("cpu")
-    if not gpus:
-        raise DeviceError(
-            "the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA"
-        )
-    if local_rank >= gpus:
-        raise DeviceError(
-            f"process {local_rank} of this machine has no GPU, there are {gpus}; "
-            f"start torchrun with --nproc-per-node {gpus}"
-        )
-    return torch.device("cuda", local_rank)
-
-
 def agree_on_group_name(store: Any, rank: int, size: int) -> str:
     """Return a name for this group of processes that no earlier group had.
 
     torchrun keeps one store over its restarts, in which a new process may find the addresses of dead ones
-    (pytorch#135712) and wait for them. So process 0 draws a random name, and another process accepts it only
-    after process 0 has answered that process's own greeting under this name.
+    (pytorch#135712) and wait for them. Process 0 draws a random name. Every other process writes a random
+    greeting under it and accepts the name once process 0 has echoed that greeting.
     """
     if rank == 0:
         name = secrets.token_hex(8)
@@ -195,7 +178,7 @@ def connect_processes(device_name: Callable[[World], str]) -> Iterator[World]:
 
 
 class LossModule(nn.Module):
-    """A model's loss on a batch as a forward pass, which DDP and FSDP wrap."""
+    """A module whose forward computes the loss, so that DDP and FSDP can wrap it."""
 
     def __init__(self, model: nn.Module, agreement: float = 0.0) -> None:
         super().__init__()
@@ -237,7 +220,7 @@ def gradient_sync(module: nn.Module, enabled: bool) -> Iterator[None]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return a tensor that may be sharded in one piece; a collective operation."""
+    """Gather a possibly sharded tensor; every process must call it."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor.detach() if gather is None else gather().detach()
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.attention.devices import pick_device
 from regard.data import corpora
 from regard.data.batch import Batch
 from regard.data.datasets import load_corpus, split_rows
@@ -26,7 +27,7 @@ from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import Recipe, load_recipe
 from regard.tasks import get_task
 from regard.training.distillation import Teacher
-from regard.training.distributed import LossModule, World, pick_device
+from regard.training.distributed import LossModule, World
 from regard.training.ema import Ema
 from regard.training.pretrained import Pretrained
 from regard.training.rng_state import seed_all

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from regard.data.batch import Batch
-from regard.data.batches import BatchStream
+from regard.data.batch_iterator import BatchStream
 from regard.errors import RecipeError
 from regard.training.distributed import World
 

@@ -51,6 +51,9 @@ def train(
 ) -> Result:
     """Train a model by a recipe in a new run folder.
 
+    >>> result = regard.train("small", overrides=["training.steps=200"])  # doctest: +SKIP
+    >>> regard.translate("Where is my book?", "runs/small")  # doctest: +SKIP
+
     If torchrun restarts the process after a failure, the run resumes from its last checkpoint.
 
     Args:
@@ -90,6 +93,8 @@ def train(
 
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
     """Resume a run from its last complete checkpoint.
+
+    >>> regard.resume("runs/small", overrides=["training.steps=1000"])  # doctest: +SKIP
 
     Args:
         folder: the run folder.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data.batch import Batch
-from regard.data.batches import BatchStream
+from regard.data.batch_iterator import BatchStream
 from regard.data.datasets import Corpus, Split, load_corpus
 from regard.data.distilled_rows import DistilledRows
 from regard.data.prepared_cache import hold

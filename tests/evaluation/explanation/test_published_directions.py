@@ -5,7 +5,7 @@ import pytest
 import regard
 from regard.data import corpora
 from regard.evaluation import faithfulness
-from regard.evaluation.explanation.inputs import load_inputs
+from regard.evaluation.explanation.explained_inputs import load_inputs
 
 POOLING = "model.pooling={kind: attention, energy: additive}"
 pytestmark = [

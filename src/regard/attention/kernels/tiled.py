@@ -96,7 +96,7 @@ def tile_bytes(call: Call) -> int:
 
 
 @dataclass(frozen=True)
-class Tile:
+class QueryTile:
     """Queries of some sequences, the keys that any of them sees, and whether all pairs are allowed."""
 
     batch: slice
@@ -109,7 +109,7 @@ class Tile:
         return call.grid(queries=self.queries, keys=self.keys, batch=batch)
 
 
-def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
+def cover(call: Call, rows: int, per_sequence: bool) -> list[QueryTile]:
     """Tiles of `rows` queries that cover all allowed pairs, in the order of the queries.
 
     `per_sequence` gives sequences that see different keys (padding, packed documents) their own tiles if that
@@ -119,7 +119,7 @@ def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
     steps = [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)]
     ranges = None if call.mask is None else call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
     if ranges is None or not call.sequences:
-        return [Tile(every, q, slice(0, call.Tk), call.mask is None) for q in steps]
+        return [QueryTile(every, q, slice(0, call.Tk), call.mask is None) for q in steps]
     low, high, full = _bounds(call, *ranges, rows)
     common_low, common_high = low.amin(0), high.amax(0)
     if len(low) > 1:
@@ -132,7 +132,7 @@ def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
             low, high, full = common_low[None], common_high[None], (full.all(0) & same)[None]
     bounds = zip(low.tolist(), high.tolist(), full.tolist(), strict=True)
     return [
-        Tile(every if len(low) == 1 else slice(b, b + 1), q, slice(min(s, e), e), f)
+        QueryTile(every if len(low) == 1 else slice(b, b + 1), q, slice(min(s, e), e), f)
         for b, row in enumerate(bounds)
         for q, s, e, f in zip(steps, *row, strict=True)
     ]
@@ -164,7 +164,7 @@ def _run_fused(call: Call) -> Tensor:
     return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
 
-def _tile_bias(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
+def _tile_bias(call: Call, tile: QueryTile) -> tuple[Tensor | None, Tensor | None]:
     """Mask and bias of a tile as one tensor to add, and which rows see any key (None: all)."""
     if tile.full and call.bias is None:
         return None, None
@@ -196,7 +196,9 @@ class _FusedTiles(torch.autograd.Function):
     """softmax(scale · q kᵀ + bias) v, tile by tile, forward and backward by torch's flash kernel for CPUs."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[QueryTile]
+    ) -> Tensor:
         B, H, Tq, _ = q.shape
         out = q.new_zeros(B, Tq, H, v.shape[-1]).transpose(1, 2)
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -247,7 +249,7 @@ def run_plain(call: Call) -> Tensor:
     recompute = not has_functions and call.requires_grad and call.pairs > MAX_SAVED_PAIRS
     unchanged = VersionCheck(call)
 
-    def run_tile(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def run_tile(tile: QueryTile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         unchanged.check()
         weights, allowed = reference.weigh(call, reference.Inputs(tile.grid(call), query, key))
         return reference.combine(call, weights, allowed, value)

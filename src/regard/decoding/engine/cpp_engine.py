@@ -102,8 +102,9 @@ def _why_not_here(precision: str) -> str | None:
 def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None) -> Any:
     """Return the fastest engine for a translator or language model; the model itself if no engine can run it.
 
-    >>> engine = regard.fast(regard.load("runs/small"), "int8")
-    >>> regard.translate("Where is my book?", engine)
+    >>> engine = regard.fast(regard.load("runs/small"), "int8")  # doctest: +SKIP
+    >>> regard.translate("Where is my book?", engine)  # doctest: +SKIP
+    'Wo ist mein Buch?'
 
     Args:
         model: a loaded model. On a CPU it gets the C++ engine, on a GPU the CUDA engine.
@@ -150,7 +151,7 @@ def _automatic(model: Any) -> str:
     return stored if stored == "float32" or why_not(model, stored) is None else "float32"
 
 
-class Memory:
+class EngineMemory:
     """Cross-attention keys and values of encoded sentences, for all decoder layers.
 
     Attributes:
@@ -226,7 +227,7 @@ class CppDecoderState:
         slots: their keys and values.
     """
 
-    memories: list[Memory]
+    memories: list[EngineMemory]
     shortlists: SharedShortlists | None
     address: NDArray[np.int64]
     source_lengths: NDArray[np.int32]
@@ -268,7 +269,7 @@ class CppDecoderState:
 class Engine:
     """A Transformer translator or language model in C++; equal to its torch model up to rounding."""
 
-    joins = True
+    can_join = True
     device = torch.device("cpu")
     training = False
 
@@ -341,7 +342,7 @@ class Engine:
         self._library.engine_use_helper(int(torch.get_num_threads() > 1))
 
     @torch.inference_mode()
-    def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
+    def _encode(self, source: Tensor, lengths: Tensor) -> EngineMemory:
         """Encode sentences (batch, S); padding is removed first."""
         self._use_second_core()
         sizes = lengths.numpy().astype(np.int32)
@@ -361,9 +362,9 @@ class Engine:
         allowed = None
         if self.shortlist is not None:
             allowed = self.shortlist.allowed(np.split(tokens, np.cumsum(sizes)[:-1]))
-        return Memory(buffer, address, sizes, allowed)
+        return EngineMemory(buffer, address, sizes, allowed)
 
-    def start(self, memory: Memory | None, first: Tensor) -> CppDecoderState:
+    def start(self, memory: EngineMemory | None, first: Tensor) -> CppDecoderState:
         reject_interventions(self, self.model)
         self._use_second_core()
         rows = len(first)
@@ -394,7 +395,7 @@ class Engine:
         return scores, state
 
     def read(self, tokens: Tensor, state: CppDecoderState) -> CppDecoderState:
-        """Return the state after given tokens (rows, T)."""
+        """Prefill: feed the tokens of a prefix, (rows, T); return the state after them."""
         for column in tokens.unbind(1):
             self.best(column.contiguous(), state, 1)
         return state

@@ -48,7 +48,7 @@ def associate(prepared: Prepared, source: Any, target: Any, best: int = 60, freq
     return Shortlist(tokens, top.astype(np.int32), source.fingerprint, target.fingerprint, sizes[1])
 
 
-class Chunk:
+class PairChunk:
     """Some sentence pairs: concatenated source and target tokens, and their lengths."""
 
     def __init__(self, prepared: Prepared, start: int, stop: int) -> None:
@@ -75,7 +75,7 @@ class Chunk:
         return self.source[place], np.repeat(self.target[pick] - start, count), count
 
 
-def chunks(prepared: Prepared) -> Iterator[Chunk]:
+def chunks(prepared: Prepared) -> Iterator[PairChunk]:
     """Yield all rows in order, about `PAIRS` pairs of tokens at a time."""
     cost = np.cumsum(prepared.source_lengths.astype(np.int64) * prepared.target_lengths)
     start = 0
@@ -86,7 +86,7 @@ def chunks(prepared: Prepared) -> Iterator[Chunk]:
             raise DataError(
                 f"row {start + 1:,} is too long for a pair of sentences; prepare the data with a max_length"
             )
-        yield Chunk(prepared, start, stop)
+        yield PairChunk(prepared, start, stop)
         start = stop
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention.edits import Edit, Mapped, Rows
+from regard.attention.edits import CallWeights, Edit, Mapped
 from regard.evaluation.explanation.comparisons import jensen_shannon, total_variation
 from regard.evaluation.explanation.probe import Probe
 
@@ -69,7 +69,7 @@ class _Set(Edit):
     def __init__(self, logits: dict[str, Tensor], name: str, allowed: Tensor) -> None:
         object.__setattr__(self, "parts", (logits, name, allowed))
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         logits, name, allowed = self.parts  # type: ignore[attr-defined]
         return _weights(logits[name], allowed).to(rows.weights.dtype).expand(rows.weights.shape)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.attention.edits import Edit, Rows, visible_pairs
+from regard.attention.edits import CallWeights, Edit, visible_pairs
 from regard.attention.intervening import intervene
 from regard.attention.watching import matches, watch
 from regard.decoding.batching import evaluation_mode
@@ -38,7 +38,7 @@ class AtRow(Edit):
     calls: int
     count: list[int] = field(default_factory=lambda: [0], repr=False)
 
-    def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
+    def apply(self, rows: CallWeights, selected: Tensor | None) -> Tensor:
         self.count[0] += 1
         if self.count[0] % self.calls:
             return rows.weights

@@ -58,7 +58,7 @@ class GreedyOutput:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RuntimeComparison:
     """Result of comparing two runtimes on sample sentences.
 
     `near_ties` counts sentences that first differ where the top two tokens were within NEAR of each other.
@@ -81,7 +81,7 @@ class Comparison:
         return f"{equal}{ties}; largest difference of a log-probability {self.max_difference:.1e}"
 
 
-def compare(model: Model, runner: Runner, prompts: Sequence[list[int]] | None = None) -> Comparison:
+def compare(model: Model, runner: Runner, prompts: Sequence[list[int]] | None = None) -> RuntimeComparison:
     """Compare greedy outputs and log-probabilities on `prompts`, or on the bundled sample."""
     prompts = sample_prompts(model) if prompts is None else prompts
     equal, near_ties, difference = 0, 0, 0.0
@@ -99,10 +99,10 @@ def compare(model: Model, runner: Runner, prompts: Sequence[list[int]] | None = 
                 [difference, *(abs(a - b) for a, b in zip(ours.log_probs, log_probs, strict=True))]
             )
             progress.advance()
-    return Comparison(len(prompts), equal, near_ties, difference)
+    return RuntimeComparison(len(prompts), equal, near_ties, difference)
 
 
-def require_equal(model: Model, runner: Runner, runtime: str) -> Comparison:
+def require_equal(model: Model, runner: Runner, runtime: str) -> RuntimeComparison:
     """Compare, and raise UnequalError if the outputs differ."""
     comparison = compare(model, runner)
     if not comparison.passed:

@@ -79,7 +79,7 @@ class Buffers:
         self.source_mask[..., 1:] = -torch.inf  # an unused row must attend to one token
         self.source_mask[..., :1] = 0
 
-    def load(self, memory: Memory | None) -> None:
+    def load(self, memory: CudaMemory | None) -> None:
         """Copy the cross-attention keys and values of the source sentences."""
         if memory is None:
             return
@@ -160,11 +160,11 @@ class BufferPool:
             return Buffers(engine, size)
 
 
-class Memory(NamedTuple):
+class CudaMemory(NamedTuple):
     """Cross-attention keys and values of all decoder layers, (layers, 2, batch, heads, S, head dim)."""
 
     cross: Tensor
     source_mask: Tensor  # (batch, 1, 1, S), −inf at padding
 
-    def reorder(self, rows: Tensor) -> Memory:
-        return Memory(self.cross.index_select(2, rows), self.source_mask.index_select(0, rows))
+    def reorder(self, rows: Tensor) -> CudaMemory:
+        return CudaMemory(self.cross.index_select(2, rows), self.source_mask.index_select(0, rows))

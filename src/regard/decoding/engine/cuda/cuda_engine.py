@@ -18,10 +18,10 @@ from regard.attention.intervening import reject_interventions
 from regard.attention.kernels.triton import is_installed
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
-from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, Memory, bucket
+from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, CudaMemory, bucket
 from regard.decoding.engine.cuda.device_beam import search
 from regard.decoding.engine.cuda.graphs import Graphs, Runner, run_eagerly
-from regard.decoding.engine.cuda.packed_weights import Readout, Weights, fuse, score_dtype
+from regard.decoding.engine.cuda.packed_weights import PackedWeights, Readout, fuse, score_dtype
 from regard.decoding.engine.cuda.step_operations import FusedOperations, TorchOperations
 from regard.decoding.engine.layout import layer_shape
 from regard.decoding.strategy import SearchTask
@@ -33,7 +33,7 @@ FIRST_LENGTH = 64  # target tokens that the first buffers have room for
 class CudaDecoderState:
     """The decoder state of a batch, changed in place; its `Buffers` are allocated at the first step."""
 
-    def __init__(self, engine: CudaEngine, memory: Memory | None, rows: int) -> None:
+    def __init__(self, engine: CudaEngine, memory: CudaMemory | None, rows: int) -> None:
         self.engine, self.memory, self.rows = engine, memory, rows
         self.buffers: Buffers | None = None
         self.position = 0
@@ -89,7 +89,7 @@ def engine(
 class CudaEngine:
     """A Transformer language model in float32 or bfloat16; equal to its torch model up to rounding."""
 
-    joins = False  # all sentences of a batch have the same position, so none can join later
+    can_join = False  # all sentences of a batch have the same position, so none can join later
     training = False
 
     def __init__(
@@ -119,7 +119,7 @@ class CudaEngine:
         self.fused_beam = self.fused and is_enabled("beam")
         with torch.no_grad():
             self.readout = Readout(model.output.projection, self.dtype)
-            self.decoder = Weights(model.decoder, self.layer_shape, self.dtype, self.fused)
+            self.decoder = PackedWeights(model.decoder, self.layer_shape, self.dtype, self.fused)
         plain = TorchOperations(self.device, self.score_dtype)
         self.operations = FusedOperations() if self.fused else plain
         self._visible, self._masked = plain.visible, plain.masked
@@ -130,7 +130,7 @@ class CudaEngine:
         on_gpu = self.device.type == "cuda" and self.dtype in FusedOperations.DTYPES
         return on_gpu and is_installed() and is_enabled("decoding")
 
-    def start(self, memory: Memory | None, first: Tensor) -> CudaDecoderState:
+    def start(self, memory: CudaMemory | None, first: Tensor) -> CudaDecoderState:
         reject_interventions(self, self.model)
         return CudaDecoderState(self, memory, len(first))
 
@@ -152,7 +152,7 @@ class CudaEngine:
         return log_p[: state.rows].clone(), best[: state.rows].clone(), state
 
     def read(self, tokens: Tensor, state: CudaDecoderState) -> CudaDecoderState:
-        """Feed the tokens of a prefix, (rows, T); return the state after them."""
+        """Prefill: feed the tokens of a prefix, (rows, T); return the state after them."""
         for column in tokens.unbind(1):
             self.best(column, state, 1)
         return state
@@ -223,11 +223,11 @@ class CudaTranslator(CudaEngine):
         self.source = model.source.table.weight.detach().to(self.dtype)
         linears = [linear for layer in model.decoder.layers for linear in (layer.cross.Wk, layer.cross.Wv)]
         with torch.no_grad():
-            self.encoder = Weights(model.encoder, self.layer_shape, self.dtype, self.fused)
+            self.encoder = PackedWeights(model.encoder, self.layer_shape, self.dtype, self.fused)
             self.cross_key_values = fuse(tuple(linears), self.dtype)  # keys and values of all layers
 
     @torch.inference_mode()
-    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+    def encode(self, source: Tensor, lengths: Tensor) -> CudaMemory:
         """Encode sentences (batch, S) to the keys and values of cross-attention."""
         source = F.pad(source, (0, -source.shape[1] % MULTIPLE), value=PAD)
         rows, length = source.shape
@@ -246,7 +246,7 @@ class CudaTranslator(CudaEngine):
         cross = F.linear(x, *self.cross_key_values).view(
             rows, length, -1, 2, self.layer_shape.heads, self.layer_shape.head_dim
         )
-        return Memory(cross.permute(2, 3, 0, 4, 1, 5), source_mask)
+        return CudaMemory(cross.permute(2, 3, 0, 4, 1, 5), source_mask)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class Layer(NamedTuple):
     residuals: list[Residual]  # around self-attention, cross-attention (if any), feed-forward
 
 
-class Weights:
+class PackedWeights:
     """The weights of an encoder or decoder; the caller passes the attention of each layer.
 
     With `fused`, residual sums are computed together with their norms, and ReLU with its matmul.

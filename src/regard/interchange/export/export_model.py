@@ -11,19 +11,20 @@ from regard.files.atomic import write_folder
 from regard.files.checksums import CHECKSUMS
 from regard.files.progress import track
 from regard.interchange.export import ctranslate2, huggingface, onnx  # noqa: F401 (they register themselves)
-from regard.interchange.export.compare import Comparison, Model, compare, require_equal
+from regard.interchange.export.compare import Model, RuntimeComparison, compare, require_equal
 from regard.interchange.export.format import FORMATS, ExportFormat
 from regard.interchange.export.sentencepiece_files import convert_sentencepiece
 from regard.models.autoregressive import require_autoregressive
 from regard.models.frames import require_text
 
 
-def export(
+def export_model(
     model: Model, folder: str | Path, to: str | ExportFormat, *, overwrite: bool = False
-) -> Comparison:
+) -> RuntimeComparison:
     """Write a model for another runtime and compare its outputs there with regard's.
 
-        export(regard.load("runs/small"), "small-onnx", to="onnx")
+    >>> model = regard.load("runs/small")  # doctest: +SKIP
+    >>> regard.interchange.export_model(model, "small-onnx", to="onnx")  # doctest: +SKIP
 
     Args:
         model: a translator or language model with its tokenizers, as `regard.load` returns it.
@@ -42,7 +43,7 @@ def export(
     check_free(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()
     convert_sentencepiece(ours)
-    comparisons: list[Comparison] = []
+    comparisons: list[RuntimeComparison] = []
 
     def fill(place: Path) -> None:
         if chosen.exact is not chosen:
@@ -55,7 +56,7 @@ def export(
     return comparisons[-1]
 
 
-def _write_and_compare(model: Model, folder: Path, to: ExportFormat) -> Comparison:
+def _write_and_compare(model: Model, folder: Path, to: ExportFormat) -> RuntimeComparison:
     with track(None, "writing"):
         to.write(model, folder)
     runner = to.load(model, folder)

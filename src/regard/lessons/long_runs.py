@@ -12,7 +12,8 @@ def read_log(name: str, command: str) -> dict[str, Any] | None:
 
     If there is none, print which command makes it and return None.
 
-    >>> log = regard.lessons.read_log("progression-tatoeba", "python -m benchmarks.progression")
+    >>> command = "python -m benchmarks.progression"
+    >>> log = regard.lessons.read_log("progression-tatoeba", command)  # doctest: +SKIP
     """
     package = Path(__file__).parent
     for folder in (package / "logs", package.parents[2] / "benchmarks" / "results"):

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import Batch
-from regard.data.batches import Batches, _cut
+from regard.data.batch_iterator import Batches, _cut
 from regard.data.chunk_encoder import EncodingSettings
 from regard.data.datasets import load_corpus as load
 from regard.data.prepare import prepare
-from regard.data.readers import LinePairs, Text
+from regard.data.readers import LinePairs, TextLines
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from regard.data.windows import Windows
 from regard.errors import DataError, OptionError
@@ -61,7 +61,7 @@ def text(home, tokenizer):
     lines = [" ".join(draw.choices(WORDS, k=draw.randint(0, 20))) for _ in range(211)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(home / "cache"))
-        return prepare(Text(write(home / "text", lines)), None, tokenizer)
+        return prepare(TextLines(write(home / "text", lines)), None, tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from regard.attention.energy import Additive, Bilinear, Cosine, Dot, ScaledDot
-from regard.diagrams.encoders import (
+from regard.diagrams.computation_graph import Node, numbered
+from regard.diagrams.drawn_encoders import (
     FAINT,
     DrawnSequence,
     attention_rows,
@@ -16,7 +17,6 @@ from regard.diagrams.encoders import (
     feed_forward_row,
     recurrent_rows,
 )
-from regard.diagrams.graph import Node, numbered
 from regard.models.cross_attention import (
     AdditiveCrossAttention,
     ProjectedCrossAttention,

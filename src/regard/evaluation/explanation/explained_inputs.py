@@ -20,7 +20,7 @@ Labelled = tuple[Sequence[str], Sequence[str]]  # texts and their labels
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ExplainedInputs:
     """A model and its texts; `tokenizer` is set for a Hugging Face model only."""
 
     model: Any
@@ -58,10 +58,12 @@ class Inputs:
         return load_split({**section, "max_length": None}, name, source, self.model.target_tokenizer, task)
 
 
-def load_inputs(folder: Path, device: Any) -> Inputs:
+def load_inputs(folder: Path, device: Any) -> ExplainedInputs:
     """Load a model folder of regard, or a folder of Hugging Face Transformers."""
     config = _huggingface_config(folder)
-    return Inputs(load(folder, device)) if config is None else _load_huggingface(folder, config, device)
+    return (
+        ExplainedInputs(load(folder, device)) if config is None else _load_huggingface(folder, config, device)
+    )
 
 
 def _huggingface_config(folder: Path) -> dict[str, Any] | None:
@@ -77,7 +79,7 @@ def _huggingface_config(folder: Path) -> dict[str, Any] | None:
     )
 
 
-def _load_huggingface(folder: Path, config: dict[str, Any], device: Any) -> Inputs:
+def _load_huggingface(folder: Path, config: dict[str, Any], device: Any) -> ExplainedInputs:
     try:
         import transformers
     except ImportError:
@@ -99,7 +101,7 @@ def _load_huggingface(folder: Path, config: dict[str, Any], device: Any) -> Inpu
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FolderError(f"the Hugging Face model in {folder} cannot be loaded: {reason}") from error
-    return Inputs(model.to(device).eval(), tokenizer)
+    return ExplainedInputs(model.to(device).eval(), tokenizer)
 
 
 def _lines(data: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of export.py and format.py: the registry, and no files after a failed export.
+"""Tests of export_model.py and format.py: the registry, and no files after a failed export.
 
 Covers libraries.py, readme.py, tokenizer_files.py.
 """
@@ -10,7 +10,7 @@ import pytest
 from regard.cli import export as command
 from regard.errors import OptionError
 from regard.interchange.export.compare import UnequalError
-from regard.interchange.export.export import FORMATS, ExportFormat, export
+from regard.interchange.export.export_model import FORMATS, ExportFormat, export_model
 from tests.interchange.small_models import LAYER, make
 
 
@@ -37,14 +37,14 @@ class GeneratesNothing(ExportFormat):
 
 def test_a_model_whose_outputs_differ_is_not_kept(tmp_path):
     with pytest.raises(UnequalError, match="the model in nowhere does not give regard's outputs"):
-        export(make(LAYER, LAYER), tmp_path / "out", GeneratesNothing())
+        export_model(make(LAYER, LAYER), tmp_path / "out", GeneratesNothing())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_formats_are_found_by_name_and_unknown_names_list_the_available_formats(tmp_path):
     assert set(FORMATS) == {"ctranslate2", "huggingface", "onnx"}
     with pytest.raises(OptionError, match="one of .*onnx.*, got 'onx'; did you mean 'onnx'"):
-        export(make(LAYER, LAYER), tmp_path / "out", "onx")
+        export_model(make(LAYER, LAYER), tmp_path / "out", "onx")
 
 
 def test_the_help_of_the_command_names_every_format():

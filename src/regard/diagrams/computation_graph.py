@@ -49,7 +49,7 @@ class Edge(NamedTuple):
     shift: float  # pixels downwards, for two edges between the same nodes
 
 
-class Band(NamedTuple):
+class RepeatedLayer(NamedTuple):
     """A layer that is repeated: rows and columns that it covers, and how often."""
 
     rows: tuple[float, float]
@@ -78,7 +78,7 @@ class Graph(Picture):
     remarks: list[str] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    bands: list[Band] = field(default_factory=list)
+    bands: list[RepeatedLayer] = field(default_factory=list)
     captions: list[Caption] = field(default_factory=list)
     legend: dict[str, str] = field(default_factory=lambda: dict(LEGEND))
 
@@ -105,7 +105,7 @@ class Graph(Picture):
 
     def band(self, rows: tuple[float, float], columns: tuple[float, float], label: str) -> None:
         """Mark rows as a layer that is repeated."""
-        self.bands.append(Band(rows, columns, label))
+        self.bands.append(RepeatedLayer(rows, columns, label))
 
     def canvas(self) -> Canvas:
         return _Layout(self).draw()
@@ -160,7 +160,7 @@ class _Layout:
         size = min(12.5, (node.width - 4) / max(ems(node.label), 0.1))
         canvas.text(x, y + size * 0.36, node.label, size=size, anchor="middle")
 
-    def _band(self, canvas: Canvas, band: Band) -> None:
+    def _band(self, canvas: Canvas, band: RepeatedLayer) -> None:
         left, right = self.x(band.columns[0]) - WIDTH / 2 - 12, self.x(band.columns[1]) + WIDTH / 2 + 12
         top, bottom = self.y(band.rows[1]) - HEIGHT / 2 - 20, self.y(band.rows[0]) + HEIGHT / 2 + 9
         canvas.rectangle(left, top, right - left, bottom - top, "band", radius=10)

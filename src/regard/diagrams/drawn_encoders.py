@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import weights
 from regard.attention.position import Channel, Learned, Sinusoidal
-from regard.diagrams.graph import Graph, Node, Side, numbered
+from regard.diagrams.computation_graph import Graph, Node, Side, numbered
 from regard.layers.multihead import SlicedMultiHead
 from regard.models.attention_options import ChannelPosition, NoPosition, NormalizedPosition
 from regard.models.encoder import (
