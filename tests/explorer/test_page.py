@@ -5,6 +5,7 @@ The screenshots of docs/explorer.md are written by test_screenshots.py.
 
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 import torch
@@ -94,12 +95,16 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
 def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
     tab.goto(f"{address}?view=heads&text={TEXT.replace(' ', '+')}")
     tab.wait_for_selector(".thumb")
+    names = tab.locator(".kind h3").all_inner_texts()
+    assert names == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
+    assert tab.locator(".layer > span").all_inner_texts()[:2] == ["head", "layer 1"]
+    assert "Hide heads by entropy" in tab.inner_text(".limits")
     # Two heads in each of one encoder layer, two decoder layers and their two cross-attentions.
     assert tab.locator(".thumb").count() == 10
-    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    tab.get_by_role("button", name="Encoder self-attention, layer 1, head 2").click()
     until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     assert tab.locator(".lines button.word").count() == 7
-    tab.get_by_role("button", name="decoder", exact=True).click()
+    tab.get_by_role("button", name="Decoder self-attention", exact=True).click()
     assert tab.locator(".thumb").count() == 4
     tab.get_by_role("button", name="tokens", exact=True).click()
     until(tab, "document.querySelectorAll('.lines button.word').length === 7")
@@ -111,9 +116,9 @@ def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
 
 def test_changed_attention_changes_the_translation_side_by_side(tab, model, address):
     tab.goto(f"{address}?view=whatif&text={TEXT.replace(' ', '+')}")
-    tab.get_by_role("combobox", name="attention").select_option(label="cross 1")
+    tab.get_by_role("combobox", name="attention").select_option(label="Cross-attention, layer 1")
     tab.get_by_role("button", name="Change and run again").click()
-    tab.get_by_role("combobox", name="attention").select_option(label="cross 2")
+    tab.get_by_role("combobox", name="attention").select_option(label="Cross-attention, layer 2")
     tab.wait_for_selector(".pair .answer")
     tab.get_by_role("button", name="Change and run again").click()
     until(
@@ -128,6 +133,54 @@ def test_changed_attention_changes_the_translation_side_by_side(tab, model, addr
     assert answers == ["der roter hund sieht ein hausboot", str(expected)]
     assert answers[0] != answers[1] and tab.inner_text(".verdict") == "The output changes."
     assert tab.locator(".result tbody tr").count() == 2
+    assert tab.inner_text("#searched").startswith("Both outputs are from greedy search.")
+    titles = ["Attention as it is", "Attention changed"]
+    assert tab.locator(".whatif + div h3").all_inner_texts() == titles
+
+    tab.reload()  # the address holds the changes
+    until(tab, "document.querySelectorAll('.pair .answer').length === 2")
+    assert tab.locator(".pair .answer").all_inner_texts() == answers
+    changes = ["Cross-attention, layer 1, uniform", "Cross-attention, layer 2, uniform"]
+    assert tab.locator(".list li span").all_inner_texts() == changes
+    type_text(tab, "a dog")
+    assert "changes" not in tab.url and tab.locator(".list li").count() == 0
+
+
+SEARCHED = """async ([[plain, edited, plainChanged, editedChanged], beam]) => {
+  const comparison = { original: { plain, edited }, changed: { plain: plainChanged, edited: editedChanged } };
+  const { searched } = await import("./whatif.js");
+  return searched({ text: "b", comparison }, { text: "a" }, beam).textContent;
+}"""
+MISSED = "would be likelier, but was not found: greedy search takes the likeliest token of each step"
+
+
+@pytest.mark.parametrize(
+    ("log_p", "beam", "expected"),
+    [
+        ([-1, -3, -4, -2], 1, "Both outputs are from greedy search."),
+        ([-1, -2, -4, -3], 1, f"With changed attention “a” {MISSED}"),
+        ([-4, -5, -1, -2], 1, f"With attention as it is “b” {MISSED}"),
+        ([-1, -2, -4, -3], 4, "beam search keeps 4 beginnings at each step and ranks them"),
+    ],
+)  # fmt: skip
+def test_if_the_search_missed_a_likelier_output_the_page_says_why(tab, address, log_p, beam, expected):
+    tab.goto(f"{address}mechanism.html")
+    text = tab.evaluate(SEARCHED, [log_p, beam])
+    assert expected in text and (len(text) < 60) == (log_p[3] == -2 and log_p[0] == -1)
+
+
+def test_broken_changes_in_the_address_are_left_out(tab, address):
+    broken = [
+        {"map": "none", "change": "zero"},
+        {"map": "decoder.layers.0.cross", "change": "zero", "head": 9},
+        7,
+    ]
+    sound = {"map": "decoder.layers.0.cross", "change": "zero", "head": 1}
+    for changes in ("{", json.dumps([*broken, sound])):
+        tab.goto(f"{address}?{urlencode({'view': 'whatif', 'text': 'the dog', 'changes': changes})}")
+        tab.wait_for_selector("#view select")
+    tab.wait_for_selector(".pair .answer")
+    assert tab.locator(".list li span").all_inner_texts() == ["Cross-attention, layer 1, head 2, zero"]
 
 
 def kind_of_model(kind, folder):
@@ -271,6 +324,12 @@ def test_the_mechanism_runs_without_a_server_and_traces_numbers(tab, address):
     assert tab.locator("button.cell[data-stage=masked]").nth(1).inner_text() == "·"
     tab.get_by_label("Two to six words").fill("eins zwei")
     assert tab.locator("button.cell[data-stage=output]").count() == 4
+    shown = tab.locator("button.cell").all_inner_texts()
+    tab.reload()  # the address holds the numbers
+    assert tab.locator("button.cell").all_inner_texts() == shown
+    assert tab.input_value("[aria-label='Two to six words']") == "eins zwei"
+    tab.goto(f"{address}mechanism.html?mechanism=%7B%22words%22%3A%5B1%5D%2C%22mask%22%3A%22no%22%7D")
+    assert tab.locator("button.cell[data-stage=weights]").count() == 16  # broken: the example is shown
 
 
 ENERGIES = {"scaled dot": ScaledDot(), "dot": Dot(), "distance": Distance()}

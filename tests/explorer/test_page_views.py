@@ -24,6 +24,9 @@ TEXT = "the red dog sees a house"
 GOLD = [GoldPair("the red dog", "der roter hund", "0-0 1-1 2?2"), GoldPair("a man", "ein mann", "0-1")]
 
 
+KEY_TEXTS = "(all) => all.map((sign) => sign.lastChild.textContent)"
+
+
 def go(tab, address, **state):
     tab.goto(f"{address}?{urlencode({'text': TEXT, **state})}")
     until(tab, "document.getElementById('output').hasChildNodes()")
@@ -52,12 +55,17 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     best = [tree["nodes"][i] for i in tree["hypotheses"][0]["nodes"]]
     assert tab.locator(".node.best").count() == len(best)
     # What hypotheses share is drawn once.
-    assert tab.locator(".node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
+    assert tab.locator(".tree .node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
+    key = "likely in another hypothesis kept for a while, pruned later selected"
+    assert " ".join(tab.locator("#search-key > span").evaluate_all(KEY_TEXTS)) == key
+    assert "Click a token to force another one there." in tab.inner_text("main")
     assert tab.locator(".tree .score").all_inner_texts() == [
         f"{h['score']:.3f}".replace("-", "−") for h in tree["hypotheses"]
     ]
-    tab.get_by_role("button", name="pruned", exact=True).click()
-    assert tab.locator(".node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    tab.get_by_role("button", name="show all pruned tokens").click()
+    assert tab.locator(".tree .node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    struck = "getComputedStyle(document.querySelector('#search-key .pruned')).textDecorationLine"
+    assert tab.evaluate(struck) == "line-through"  # as the pruned tokens of the tree
 
     tab.locator(".node.best").first.focus()  # keys follow the tree
     tab.keyboard.press("ArrowRight")
@@ -71,7 +79,8 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".pair .answer").all_inner_texts() == outputs
     assert "kleiner" in tab.locator(".pair ins").all_inner_texts()
     assert tab.inner_text("#output .answer") == outputs[1]
-    assert tab.locator(".node.forced").all_inner_texts() == ["der", "kleiner"]
+    assert tab.locator(".tree .forced").all_inner_texts() == ["der", "kleiner"]
+    assert tab.locator("#search-key .forced").count() == 1  # the key names it once there is one
     tab.reload()  # the address holds the forced tokens
     tab.wait_for_selector(".node.forced")
     tab.get_by_role("tab", name="Alignment").click()
@@ -91,7 +100,14 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     go(tab, address, view="trust", row=2)
     tab.wait_for_selector(".figure")
     run = explored.run(Job(TEXT))
-    figures = explored.trust(run, 2, None, lambda: False)["figures"]
+    found = explored.trust(run, 2, None, lambda: False)
+    figures = found["figures"]
+    verdict = f"{found['verdict']['claim']}: {found['verdict']['reason']}."
+    assert tab.inner_text("#verdict") == verdict
+    for figure, box in zip(figures, tab.evaluate(GAUGES), strict=True):
+        low = -1 if figure["name"].startswith("tau") else min(0, figure["value"])
+        ends = [(max(low, end) - low) / (1 - low) for end in figure["band"]]
+        assert box == pytest.approx(ends, abs=0.01), figure["name"]
     shown = tab.locator(".figure .num").all_inner_texts()
     assert shown == [f"{f['value']:.2f}".replace("-", "−") for f in figures]
     assert tab.locator(".figure p:first-of-type").all_inner_texts() == [f["reading"] for f in figures]
@@ -104,7 +120,15 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     assert "token=1" in tab.url
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".trust-line button")
-    assert tab.inner_text(".trust-line").startswith("Can you trust it? For roter")
+    assert tab.inner_text(".trust-line").startswith("Can you trust it? This attention is a ")
+    assert "explanation of “roter”:" in tab.inner_text(".trust-line")
+
+
+# Where the band of chance begins and ends in each figure, as shares of its width.
+GAUGES = """[...document.querySelectorAll(".gauge")].map((gauge) => {
+  const all = gauge.getBoundingClientRect(), band = gauge.querySelector(".chance").getBoundingClientRect();
+  return [band.left, band.right].map((x) => (x - all.left) / all.width);
+})"""
 
 
 def test_heads_show_stages_limits_and_differences(tab, address, explored):
@@ -113,7 +137,7 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     until(tab, "document.querySelector('.reading').textContent.includes('largest')")
     run = explored.run(Job(TEXT))
     energies = np.frombuffer(explored.stage(run, 1, 0, "masked"), "<f4").reshape(run.map(1).shape[1:])
-    tab.locator(".matrix canvas").last.focus()
+    tab.locator(".matrix canvas").first.focus()
     tab.keyboard.press("ArrowDown")
     assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}")
     tab.keyboard.press("End")
@@ -143,7 +167,10 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     for key in ("ArrowDown", "ArrowRight"):  # to hund → dog
         tab.keyboard.press(key)
     weights = [explored.run(Job(text)).weights(4, None)[2, 2] for text in (TEXT, other)]
-    assert tab.inner_text(".result .reading") == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference)"
+    assert (
+        tab.inner_text(".result .reading")
+        == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference: second text − first text)"
+    )
 
     tab.get_by_role("button", name="pronoun probe").click()
     tab.get_by_label("Text with two words to choose from").fill("the man/dog sees a ball")
@@ -152,7 +179,7 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     numbers = [float(x) for x in tab.locator(".result td.num").all_inner_texts()]
     assert len(numbers) == 4 and numbers[0] > numbers[1] and numbers[3] > numbers[2]
     until(tab, "document.querySelectorAll('.triple h3').length === 3")  # drawn after the table
-    assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference"]
+    assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference: dog − man"]
     tab.get_by_label("Text with two words to choose from").fill("no choice")
     tab.keyboard.press("Enter")
     until(tab, "document.querySelector('#view .error').textContent.startsWith('Write two words')")
@@ -197,13 +224,13 @@ def test_every_export_is_a_file(tab, address):
 def test_long_texts_zoom_and_have_an_overview(tab, address):
     go(tab, address, view="heads", map=0, head=0, text=" ".join(["the red dog sees"] * 60))
     tab.wait_for_selector(".lines.long button.word")
-    canvas = tab.locator(".matrix canvas").last
-    size = "Number(document.querySelectorAll('.matrix canvas')[1].dataset.cell)"
+    canvas = tab.locator(".matrix canvas").first
+    size = "Number(document.querySelector('.matrix canvas').dataset.cell)"
     before = tab.evaluate(size)
-    tab.get_by_role("button", name="Fit the whole matrix").last.click()
+    tab.get_by_role("button", name="Fit the whole matrix").first.click()
     fitted = tab.evaluate(size)
     assert fitted < before
-    assert tab.evaluate("(() => { const m = document.querySelectorAll('.matrix')[1];"
+    assert tab.evaluate("(() => { const m = document.querySelector('.matrix');"
                         " return m.scrollWidth <= m.clientWidth + 1; })()")  # fmt: skip
     canvas.focus()
     for key in ("+", "+", "+", "+"):
@@ -211,9 +238,7 @@ def test_long_texts_zoom_and_have_an_overview(tab, address):
     assert tab.evaluate(size) > fitted * 3
     tab.keyboard.press("End")
     tab.keyboard.press("PageDown")
-    scroll = (
-        "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
-    )
+    scroll = "(() => { const m = document.querySelector('.matrix'); return [m.scrollLeft, m.scrollTop]; })()"
     assert min(tab.evaluate(scroll)) > 300  # the keys scroll to their cell
     box = canvas.bounding_box()
     tab.mouse.click(box["x"] + 8, box["y"] + 8)  # the overview in the corner scrolls back
@@ -229,7 +254,7 @@ def test_a_run_that_the_server_dropped_is_computed_again(tab, two, model):
         go(other, two, text=text)
     assert other.inner_text("#output .answer") != tab.inner_text("#output .answer")
     tab.expected.append("404")  # Chromium logs every failed request
-    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    tab.get_by_role("button", name="Encoder self-attention, layer 1, head 2").click()
     until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     until(tab, "document.querySelector('.reading').textContent.includes('attends to')")
     assert tab.locator("#error").is_hidden()

@@ -25,7 +25,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // state of one text, cleared for another
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
 import { announce, chip, choice, el, fit, levelChips } from "./dom.js";
-import { inside, percent, probability, weight } from "./format.js";
+import { inside, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
 import { entries, merge } from "./words.js";
@@ -95,7 +95,7 @@ function pictures(runs, names) {
       data[r * columns.length + c] = b.data[j * b.columns.length + n] - a.data[i * a.columns.length + m];
     }));
     const most = Math.max(1e-6, ...data.map(Math.abs));
-    const part_ = picture("difference", "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
+    const part_ = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
       { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
     part_.append(el("p", { class: "legend dim" }, `less −${most.toFixed(2)}`, el("i", { class: "signed" }), `+${most.toFixed(2)} more`));
     return part_;
@@ -104,7 +104,7 @@ function pictures(runs, names) {
   async function load() {
     const map = runs[0].maps[index];
     controls.replaceChildren(
-      choice("attention", runs[0].maps.map((m, i) => [String(i), `${m.kind} ${m.layer + 1}`]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
+      choice("attention", runs[0].maps.map((m, i) => [String(i), mapName(m)]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
       ...(map.heads > 1 ? [choice("head", [["mean", "mean of heads"], ...Array.from({ length: map.heads }, (_, h) => [String(h), `head ${h + 1}`])],
         Number(state.head) < map.heads ? state.head : "mean", (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, (value) => { set({ level: value }); load(); }));

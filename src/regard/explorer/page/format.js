@@ -2,6 +2,14 @@
 
 const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unknown" };
 
+export const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
+
+/** The name of an attention map, of one of its heads or of their mean ("mean"); layers and heads count from 1. */
+export function mapName({ kind, layer }, head = null) {
+  const which = head === null ? "" : head === "mean" ? ", mean of heads" : `, head ${Number(head) + 1}`;
+  return `${KINDS[kind]}, layer ${layer + 1}${which}`;
+}
+
 /** A token without its word-boundary mark; special tokens by name. */
 export function token(text) {
   if (text in NAMES) return NAMES[text];

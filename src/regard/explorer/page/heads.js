@@ -3,18 +3,19 @@
 import * as api from "./api.js";
 import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, reading, weight } from "./format.js";
+import { inside, KINDS, mapName, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
 import { entries, merge } from "./words.js";
 
-const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
 const AXES = {
   encoder: ["query", "key"], decoder: ["generates", "has read"], cross: ["target", "source"], pooling: ["query", "token"],
 };
 const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weights" };
 const UNITS = { entropy: "bits", distance: "tokens" };
+const MEANING = "Hide heads by entropy (0 bits: all weight on one token; more: spread over many) or by distance "
+  + "(mean number of tokens between a word and what it attends to).";
 
 /** The colours of the 256 values of a thumbnail on the background of `node`: blue, green, red, 0. */
 function palette(node) {
@@ -37,6 +38,8 @@ function thumbnail(bytes, rows, columns, colours) {
 /** The entropy and distance of a head, once they are there. */
 const statistics = (map, h) => Object.entries(UNITS).filter(([name]) => map[name])
   .map(([name, unit]) => `${name} ${map[name][h].toFixed(name === "entropy" ? 2 : 1)} ${unit}`).join(" · ");
+
+const tooltip = (map, h) => [mapName(map, h), statistics(map, h)].filter(Boolean).join("\n");
 
 /** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
 function limit(name, run, onchange) {
@@ -106,23 +109,38 @@ export function headsView(run, model, actions) {
     if (!bytes) return;
     colours = palette(overview.closest(".card"));
     filter.replaceChildren(...(kinds.length > 1 ? ["all", ...kinds].map((kind) =>
-      chip(kind, state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
+      chip(KINDS[kind] ?? "all", state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
     const shown = kinds.filter((kind) => !kinds.includes(state.kind) || kind === state.kind);
     const layers = shown.map((kind) => [kind, run.maps.map((map, i) => (map.kind === kind ? layer(map, i) : null)).filter(Boolean)]);
-    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), list)));
+    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), headNumbers(kind), list)));
     const all = run.maps.reduce((sum, map) => sum + map.heads, 0), seen = overview.querySelectorAll(".thumb").length;
     count.textContent = seen === all ? "" : `${seen} of ${all} heads`;
     mark();
   }
 
+  /** A line of the overview: a head has the same column in every layer, also where a filter hides others. */
+  function line(name, heads, cells) {
+    const grid = el("div", {}, cells);
+    grid.style.setProperty("--heads", heads);
+    return el("div", { class: "layer" }, el("span", {}, name), grid);
+  }
+
+  function headNumbers(kind) {
+    const most = Math.max(...run.maps.filter((map) => map.kind === kind).map((map) => map.heads));
+    const node = line("head", most, Array.from({ length: most }, (_, h) => el("span", {}, String(h + 1))));
+    node.setAttribute("aria-hidden", "true"); // each thumbnail has its name
+    return node;
+  }
+
   function layer(map, i) {
     const buttons = bytes[i].map((cells, h) => (passes(map, h) ? el("button", {
-      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": `${map.kind} layer ${map.layer + 1} head ${h + 1}`,
-      title: statistics(map, h),
+      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": mapName(map, h),
+      title: tooltip(map, h),
       "data-map": i, "data-head": h,
       onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
     }, thumbnail(cells, ...map.thumbnail, colours)) : null)).filter(Boolean);
-    return buttons.length ? el("div", { class: "layer" }, el("span", { title: `layer ${map.layer + 1}` }, String(map.layer + 1)), el("div", {}, buttons)) : null;
+    for (const button of buttons) button.style.gridColumn = Number(button.dataset.head) + 1;
+    return buttons.length ? line(`layer ${map.layer + 1}`, map.heads, buttons) : null;
   }
 
   function mark() {
@@ -163,7 +181,8 @@ export function headsView(run, model, actions) {
     const map = run.maps[index], stage = model.can?.includes("stages") ? state.stage : "", level = stage ? "tokens" : state.level;
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
-    title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
+    title.textContent = mapName(map, head);
+    title.title = `in Python: weights of ${map.name}, head ${head}`;
     detail.textContent = statistics(map, head);
     const weights = await api.head(run, index, head, stage);
     shownStage = stage;
@@ -188,7 +207,7 @@ export function headsView(run, model, actions) {
   /** Write entropy and distance where they belong; they come after the first picture. */
   async function showStatistics() {
     await api.headStatistics(run);
-    for (const button of overview.querySelectorAll(".thumb")) button.title = statistics(run.maps[button.dataset.map], button.dataset.head);
+    for (const button of overview.querySelectorAll(".thumb")) button.title = tooltip(run.maps[button.dataset.map], Number(button.dataset.head));
     detail.textContent = statistics(run.maps[index], head);
   }
 
@@ -204,7 +223,8 @@ export function headsView(run, model, actions) {
   start().catch((error) => { sub.textContent = error.message; });
   return el("div", { class: "split" },
     el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
-      el("p", { class: "dim" }, "Layers downwards; each head scaled to its largest weight.")), filter,
-      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count), overview), different.node),
-    el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, trust.node));
+      el("p", { class: "dim" }, "Click one to enlarge it. Each is scaled to its largest weight.")), filter,
+      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p", { class: "dim" }, MEANING)), overview)),
+    el("div", {}, el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, trust.node),
+      different.node));
 }
