@@ -222,6 +222,13 @@ def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, t
         tab.goto("about:blank")  # closes its connections, so that the server ends at once
 
 
+# Whether the second word stands to the right of the first.
+WORD_ORDER = """(selector) => {
+  const [a, b] = [...document.querySelectorAll(selector)].map((word) => word.getBoundingClientRect().left);
+  return b > a ? "ltr" : "rtl";
+}"""
+
+
 def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
     text = "<script>alert(1)</script> <img src=x onerror=alert(2)> שלום 世界 😀 &amp;"
     tab.goto(f"{address}?view=heads")
@@ -245,7 +252,11 @@ def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
     matrix.focus()
     for _ in range(4):
         matrix.press("ArrowRight")
+    assert tab.evaluate(WORD_ORDER, ".lines span.word") == "ltr"  # the first letter is Latin
     assert "— \u2068שלום\u2069: 0." in tab.inner_text(".reading")  # isolated, or the number would jump
+    type_text(tab, "שלום עולם dog")
+    assert tab.evaluate(WORD_ORDER, ".lines span.word") == "rtl"
+    assert tab.evaluate(WORD_ORDER, ".lines button.word") == "ltr"  # the translation has its own direction
     tab.expected.append("422")  # Chromium logs every failed request
     type_text(tab, "dog " * 600)
     assert "at most 512" in tab.inner_text("#error")
@@ -295,9 +306,24 @@ def test_long_texts_scroll_in_their_lines(tab, address):
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_screen(tab, address, width):
     tab.set_viewport_size({"width": width, "height": 800})
-    tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")
+    changes = json.dumps([{"map": "decoder.layers.1.cross", "change": "uniform"}])
+    state = {
+        "text": TEXT,
+        "mode": "probe",
+        "other": "the man/dog sees a ball",
+        "changes": changes,
+        "pruned": 1,
+    }
+    tab.goto(f"{address}?{urlencode(state)}")
+    ready = {
+        "Search": ".panel form",
+        "What if": ".whatif + div canvas",
+        "Trust": ".figure",
+        "Compare": ".triple canvas",
+    }
     for view in ("Alignment", "Heads", "Search", "What if", "Trust", "Compare", "Mechanism"):
         tab.get_by_role("tab", name=view).click()
+        tab.wait_for_selector(ready.get(view, "#view .card"))
         tab.wait_for_timeout(60)
         assert tab.evaluate("document.documentElement.scrollWidth") == width, view
 
@@ -309,6 +335,23 @@ def test_tabs_are_reached_by_keyboard(tab, address):
     tab.wait_for_selector("[role=tab][aria-selected=true] >> text=Heads")
     assert tab.evaluate("document.activeElement.textContent") == "Heads"
     assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+ITEMS = """async () => {
+  const { el, rove } = await import("./dom.js");
+  const box = el("div", { dir: "rtl", id: "items" }, ["1", "2", "3"].map((text) => el("button", {}, text)));
+  rove(box, "button");
+  document.body.append(box);
+  box.children[1].focus();
+}"""
+
+
+def test_arrow_keys_follow_the_direction_of_the_text(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    tab.evaluate(ITEMS)
+    for key, expected in (("ArrowLeft", "3"), ("ArrowRight", "2"), ("ArrowUp", "1"), ("ArrowDown", "2")):
+        tab.keyboard.press(key)
+        assert tab.inner_text(":focus") == expected, key
 
 
 def test_the_mechanism_runs_without_a_server_and_traces_numbers(tab, address):

@@ -139,7 +139,7 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     energies = np.frombuffer(explored.stage(run, 1, 0, "masked"), "<f4").reshape(run.map(1).shape[1:])
     tab.locator(".matrix canvas").first.focus()
     tab.keyboard.press("ArrowDown")
-    assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}")
+    assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}".replace("-", "−"))
     tab.keyboard.press("End")
     assert tab.inner_text(".reading").endswith("masked") and "stage=masked" in tab.url
 

@@ -102,7 +102,7 @@ export function alignmentView(run, model, actions) {
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
-    merged.textContent = state.level === "words" ? "· summed over the tokens of a source word, mean over those of a target word" : "";
+    merged.textContent = state.level === "words" ? "summed over the tokens of a source word, mean over those of a target word" : "";
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);

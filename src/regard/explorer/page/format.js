@@ -39,6 +39,9 @@ export function top(row, count) {
   return { order, rest: Math.max(0, total - order.reduce((sum, i) => sum + row[i], 0)) };
 }
 
+/** The direction of a text: that of its first letter. */
+export const direction = (text) => (/^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? "rtl" : "ltr");
+
 /** A word inside a sentence; a right-to-left one is isolated, so that numbers after it stay there. */
 export const inside = (text) => (/[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? `\u2068${text}\u2069` : text);
 

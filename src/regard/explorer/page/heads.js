@@ -159,7 +159,7 @@ export function headsView(run, model, actions) {
     matrix.move(row, column, false);
     const values = data.subarray(row * columns.length, (row + 1) * columns.length), name = rows[row].text;
     if (shownStage) {
-      const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3));
+      const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3).replace("-", "−"));
       const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
       const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
       sub.replaceChildren(el("b", { dir: "auto" }, name), ` — ${column < 0 ? "largest " : ""}${text}`);
@@ -197,7 +197,7 @@ export function headsView(run, model, actions) {
     } else space.replaceChildren();
     const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
-    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
+    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
     choose(Math.min(Math.max(0, matrix.row < 0 ? Number(state.row) : matrix.row), rows.length - 1), -1);
     trust.update(map);
     await showStatistics();

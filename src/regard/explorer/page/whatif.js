@@ -7,7 +7,7 @@ import { draggable, kendall, reweighted } from "./drag.js";
 import { mapName, percent, probability, reading } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state, stored } from "./state.js";
-import { entries, merge } from "./words.js";
+import { entries } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
 
@@ -63,16 +63,16 @@ function pictures(before, after, { map: name, head = "mean" }) {
   return el("div", { class: "pair" }, [before, after].map((run) => {
     const index = run.maps.findIndex((map) => map.name === name), map = run.maps[index];
     if (!map) return el("p", { class: "dim" }, "This attention did not run.");
-    const rows = entries(run.sides[map.rowSide], "words").filter((entry) => entry.tokens.every((t) => t < map.rows));
-    const columns = entries(run.sides[map.columnSide], "words");
-    const sub = el("p", { class: "reading dim" }), title = run === before ? "Attention as it is" : "Attention changed";
+    // Tokens, not words: uniform weights shall look uniform.
+    const rows = entries(run.sides[map.rowSide], "tokens").slice(0, map.rows), columns = entries(run.sides[map.columnSide], "tokens");
+    const sub = el("p", { class: "reading dim" }, "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed";
     const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => {
       const values = matrix.weights.subarray(row * columns.length, (row + 1) * columns.length);
       const [word, text] = reading(rows[row].text, values, columns.map((c) => c.text), 3);
       sub.replaceChildren(el("b", { dir: "auto" }, word), ` attends to ${text}`);
       announce(sub.textContent);
     } });
-    api.head(run, index, head).then((weights) => matrix.show(merge(weights, map.columns, rows, columns), rows, columns))
+    api.head(run, index, head).then((weights) => matrix.show(weights, rows, columns))
       .catch((error) => { sub.textContent = error.message; });
     return el("section", {}, el("h3", {}, title), el("p", { class: "dim" }, mapName(map, head)), sub, matrix.node);
   }));
