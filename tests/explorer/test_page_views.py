@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard import explorer
 from regard.explorer.explored_model import ExploredModel
 from regard.explorer.explorer_routes import Explorer
 from regard.explorer.gold_links import GoldPair
@@ -308,6 +310,33 @@ def test_a_model_that_fails_while_it_decodes_is_one_sentence(tab, tmp_path):
         type_text(tab, "zwei Hunde")  # and the model works again
         assert tab.locator("#error").is_hidden()
         tab.goto("about:blank")
+
+
+COLOURS = re.compile(r"--(hot|cold): (\d+) (\d+) (\d+);")
+# Machado et al. 2009, severity 1: what people see who lack one kind of cone, from linear RGB.
+DEFICIENCIES = {
+    "protan": [0.1523, 1.0526, -0.2049, 0.1145, 0.7863, 0.0992, -0.0039, -0.0481, 1.0520],
+    "deutan": [0.3673, 0.8606, -0.2280, 0.2801, 0.6725, 0.0474, -0.0118, 0.0429, 0.9689],
+    "tritan": [1.2555, -0.0767, -0.1788, -0.0784, 0.9308, 0.1476, 0.0047, 0.6914, 0.3039],
+}
+
+
+def _lab(rgb, seen):
+    """CIE L*a*b* of a colour as seen with a deficiency (a matrix on linear RGB)."""
+    linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (x / 255 for x in rgb)]
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(np.clip(to_xyz @ np.reshape(seen, (3, 3)) @ linear, 0, 1) / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_more_and_less_differ_for_colour_blind_readers(deficiency):
+    css = (Path(explorer.__file__).parent / "page" / "style.css").read_text()
+    found = [(name, [int(x) for x in rgb]) for name, *rgb in COLOURS.findall(css)]
+    assert [name for name, _ in found] == ["hot", "cold"] * 2  # light and dark
+    for (_, hot), (_, cold) in (found[:2], found[2:]):
+        far = np.linalg.norm(_lab(hot, DEFICIENCIES[deficiency]) - _lab(cold, DEFICIENCIES[deficiency]))
+        assert far > 40  # 2.3 is just noticeable
 
 
 READY = {"alignment": ".lines button.word", "heads": ".thumb", "search": ".node", "whatif": "#view select",

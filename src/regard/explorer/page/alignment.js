@@ -1,13 +1,12 @@
 // Which source words a translation attends to: two lines of words with curves, and a matrix of words.
 
 import * as api from "./api.js";
-import { announce, choice, el, levelChips } from "./dom.js";
+import { choice, el, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, reading, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { entries, merge, readRow } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
 function goldForm(model, { rerun }, draw) {
@@ -51,10 +50,7 @@ export function alignmentView(run, model, actions) {
     matrix.move(row, column, false);
     lines.choose(row);
     const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-    const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
-    sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
+    readRow(sub, rows[row], values, columns, column);
   }
 
   function showControls() {

@@ -56,7 +56,7 @@ async function show(name) {
   if (needsRun && !current) {
     page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
   } else if (needsRun && !view.plain && !current.maps.length) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show."));
+    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show. Compare and Mechanism work without."));
   } else if (view.fits && !view.fits(current)) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
   } else {

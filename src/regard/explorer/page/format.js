@@ -5,8 +5,8 @@ const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unk
 export const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
 
 /** The name of an attention map, of one of its heads or of their mean ("mean"); layers and heads count from 1. */
-export function mapName({ kind, layer }, head = null) {
-  const which = head === null ? "" : head === "mean" ? ", mean of heads" : `, head ${Number(head) + 1}`;
+export function mapName({ kind, layer, heads }, head = null) {
+  const which = head === null ? "" : head === "mean" ? (heads > 1 ? ", mean of heads" : "") : `, head ${Number(head) + 1}`;
   return `${KINDS[kind]}, layer ${layer + 1}${which}`;
 }
 
@@ -17,8 +17,8 @@ export function token(text) {
   return shown === "" ? "␣" : shown.replaceAll("▁", " ");
 }
 
-/** Whether tokens mark where a word begins. */
-export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]/u.test(text));
+/** Whether tokens mark where a word begins; single characters do not, though a space is one of them. */
+export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]./u.test(text));
 
 /** A token among others: with marks, one that continues a word starts with a hyphen. */
 export const part = (text, marks) => (marks && /^[\p{L}\p{M}\p{N}]/u.test(text) ? `‑${token(text)}` : token(text));

@@ -3,11 +3,11 @@
 import * as api from "./api.js";
 import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, KINDS, mapName, reading, weight } from "./format.js";
+import { inside, KINDS, mapName } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { entries, merge, readRow } from "./words.js";
 
 const AXES = {
   encoder: ["query", "key"], decoder: ["generates", "has read"], cross: ["target", "source"], pooling: ["query", "token"],
@@ -166,10 +166,7 @@ export function headsView(run, model, actions) {
       return announce(sub.textContent);
     }
     lines.choose(row);
-    const [, text] = reading(name, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
-    sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
+    readRow(sub, rows[row], values, columns, column);
   }
 
   function showStages() {
@@ -198,7 +195,8 @@ export function headsView(run, model, actions) {
     const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
-    choose(Math.min(Math.max(0, matrix.row < 0 ? Number(state.row) : matrix.row), rows.length - 1), -1);
+    const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row); // rather a word than a start token
+    choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
     trust.update(map);
     await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);

@@ -4,10 +4,10 @@ import * as api from "./api.js";
 import { marked } from "./difference.js";
 import { announce, choice, el } from "./dom.js";
 import { draggable, kendall, reweighted } from "./drag.js";
-import { mapName, percent, probability, reading } from "./format.js";
+import { mapName, percent, probability } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state, stored } from "./state.js";
-import { entries } from "./words.js";
+import { entries, readRow } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
 
@@ -35,14 +35,13 @@ function outcome(name, output, other) {
 /** How the outputs were found; with a reason if the search missed a likelier one. */
 export function searched({ text, comparison: compared }, before, beam) {
   if (text === undefined || !compared) return null;
-  const how = beam === 1 ? "Both outputs are from greedy search" : `Both outputs are from beam search with ${beam} hypotheses`;
-  const why = beam === 1 ? "greedy search takes the likeliest token of each step and never goes back"
-    : `beam search keeps ${beam} beginnings at each step and ranks them by log p per token`;
+  const [how, why] = beam === 1 ? ["greedy search", "greedy search takes the likeliest token of each step and never goes back"]
+    : [`beam search with ${beam} hypotheses`, `beam search keeps ${beam} beginnings at each step and ranks them by log p per token`];
   const { original, changed } = compared, found = [];
   if (original.edited > changed.edited) found.push(["With changed attention", before.text]);
   if (changed.plain > original.plain) found.push(["With attention as it is", text]);
   const missed = found.flatMap(([when, likelier]) => [` ${when} “`, el("span", { dir: "auto" }, likelier), `” would be likelier, but was not found: ${why}.`]);
-  return el("p", { class: "dim", id: "searched" }, `${how}.`, missed);
+  return el("p", { class: "dim", id: "searched" }, `Both outputs are from ${how}.`, missed);
 }
 
 function comparison(output) {
@@ -67,10 +66,7 @@ function pictures(before, after, { map: name, head = "mean" }) {
     const rows = entries(run.sides[map.rowSide], "tokens").slice(0, map.rows), columns = entries(run.sides[map.columnSide], "tokens");
     const sub = el("p", { class: "reading dim" }, "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed";
     const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => {
-      const values = matrix.weights.subarray(row * columns.length, (row + 1) * columns.length);
-      const [word, text] = reading(rows[row].text, values, columns.map((c) => c.text), 3);
-      sub.replaceChildren(el("b", { dir: "auto" }, word), ` attends to ${text}`);
-      announce(sub.textContent);
+      readRow(sub, rows[row], matrix.weights.subarray(row * columns.length, (row + 1) * columns.length), columns, -1, 3);
     } });
     api.head(run, index, head).then((weights) => matrix.show(weights, rows, columns))
       .catch((error) => { sub.textContent = error.message; });
@@ -203,7 +199,7 @@ export function view(run, model, { runAgain }) {
     result.setAttribute("aria-busy", "true");
     try {
       const after = await runAgain(changes.map((change) => change.request));
-      const below = el("div");
+      const below = request.change === "weights" ? el("div") : null;
       const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
       const left = outcome("attention as it is", run.output, after.output), right = outcome("attention changed", after.output, run.output);
       result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),

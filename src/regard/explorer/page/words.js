@@ -1,6 +1,7 @@
 // Tokens merged into words: weights are summed over the columns of a word and averaged over its rows.
 
-import { token } from "./format.js";
+import { announce, el } from "./dom.js";
+import { inside, reading, token, weight } from "./format.js";
 
 /** The entries of a side: words, or single tokens. */
 export function entries(side, level) {
@@ -24,4 +25,12 @@ export function merge(weights, columnCount, rows, columns) {
     });
   });
   return merged;
+}
+
+/** Write into `node`, and announce, what a row attends to; with the exact weight of a column if one is chosen. */
+export function readRow(node, row, values, columns, column, count = 4) {
+  const [name, text] = reading(row.text, values, columns.map((c) => c.text), count);
+  const exact = column < 0 ? "" : `${inside(columns[column].text)}: ${weight(values[column])}`;
+  node.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact && ` — ${exact}`}`);
+  announce(exact ? `${inside(name)}, ${exact}` : `${name} attends to ${text}`);
 }
