@@ -122,7 +122,7 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     assert "token=1" in tab.url
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".trust-line button")
-    assert tab.inner_text(".trust-line").startswith("Can you trust it? This attention is a ")
+    assert tab.inner_text(".trust-line").startswith("Can you trust this layer? This attention is a ")
     assert "explanation of “roter”:" in tab.inner_text(".trust-line")
 
 

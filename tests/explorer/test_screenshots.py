@@ -25,7 +25,7 @@ from tests.serving.server import running
 ROOT = Path(__file__).parents[2]
 FOLDER = os.environ.get("REGARD_SCREENSHOTS")
 SIZE = {"width": 1280, "height": 820}
-HIGHEST, MARGIN = 1080, 24  # px: a reader sees a picture at a glance
+HIGHEST, MARGIN = 1120, 24  # px: a reader sees a picture at a glance
 REAL = {
     "text": "I don't know why he wants to go to Boston.",
     "probe": "The doctor said that he/she was late.",
@@ -42,6 +42,10 @@ def force(page):
     page.keyboard.press("Enter")
     page.wait_for_selector(".tree .forced")
     page.wait_for_selector(".panel table")
+
+
+def wait_for_differences(page):
+    page.wait_for_selector(".split .card:nth-child(2) canvas[data-cell]")
 
 
 def change(page):
@@ -68,15 +72,22 @@ SHOTS = {
     "alignment": Shot(
         {"row": SHOWN["row"]},
         ".trust-line button",
-        (" attends to ", "Can you trust it? This attention is a "),
-        ("#ask", ".lines", ".matrix canvas", ".trust-line"),
+        (" attends to ", "Can you trust this layer? This attention is a "),
+        ("#ask", ".lines", ".matrix canvas", ".trust-line", "#view .card"),
         top="body",
     ),
     "heads": Shot(
         {"map": -1, "head": 1, "row": SHOWN["row"]},
         ".trust-line button",
-        ("Cross-attention, layer 2, head 2", "Hide heads by entropy", "+ mask"),
-        (".thumb[aria-pressed=true]", "#head-title", ".lines", ".trust-line"),
+        ("Cross-attention, layer 2, head 2", "Hide heads by entropy", "How different the heads are"),
+        (
+            ".thumb[aria-pressed=true]",
+            "#head-title",
+            ".lines",
+            ".trust-line",
+            ".split > div:last-child .card:last-child",
+        ),
+        wait_for_differences,
     ),
     "search": Shot(
         {"beam": 4},

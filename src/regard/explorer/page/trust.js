@@ -115,12 +115,12 @@ export function updateLine(node, run, map, show) {
   clearTimeout(waiting);
   node.replaceChildren();
   if (!explains(run, map)) return;
-  if (map.columns > SHORT) { node.replaceChildren("Can you trust it? ", link); return; }
+  if (map.columns > SHORT) { node.replaceChildren("Can you trust this layer? ", link); return; }
   waiting = setTimeout(async () => {
     try {
       const { reason, verdict } = await api.trust(run, chosen(run), map.name);
       if (reason) { node.textContent = reason; return; }
-      node.replaceChildren("Can you trust it? ", ...judged(verdict), " ", link);
+      node.replaceChildren("Can you trust this layer? ", ...judged(verdict), " ", link);
     } catch (error) { node.textContent = error.message; }
   }, 350);
 }
