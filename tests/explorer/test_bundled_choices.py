@@ -70,6 +70,7 @@ def test_every_view_of_the_bundled_models(tab):
             type_text(tab, text)
             tabs = tab.locator("[role=tab]").all_inner_texts()
             assert tabs == [*names.split(), "What if", "Trust", "Compare", "Mechanism"]
+            assert tab.locator("header.bar").bounding_box()["height"] < 70  # one line, with the longest name
             for view in tabs:
                 tab.get_by_role("tab", name=view).click()
                 if task == "tag" and view in ("Heads", "What if"):  # this tagger is recurrent
@@ -77,6 +78,8 @@ def test_every_view_of_the_bundled_models(tab):
                 else:
                     tab.wait_for_selector(READY[view])
                     verdicts += tab.locator("#verdict b").all_inner_texts()
+                if task == "generate" and view == "Search":  # of characters, none continues a word
+                    assert "‑" not in "".join(tab.locator(".tree .node").all_inner_texts())
             assert tab.locator("#error").is_hidden()
         # Translator, language model and classifier have a decision that attention may explain.
         assert (

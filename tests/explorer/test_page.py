@@ -322,6 +322,11 @@ def test_nothing_is_wider_than_the_screen(tab, address, width):
         tab.wait_for_selector(ready.get(view, "#view .card"))
         tab.wait_for_timeout(60)
         assert tab.evaluate("document.documentElement.scrollWidth") == width, view
+        if view == "Search":  # the selected token is in sight
+            tree, chosen = tab.locator(".tree"), tab.locator(".tree [aria-pressed=true]")
+            left, right = tree.bounding_box()["x"], tree.bounding_box()["x"] + tree.bounding_box()["width"]
+            box = chosen.bounding_box()
+            assert left <= box["x"] and box["x"] + box["width"] <= right
 
 
 def test_tabs_are_reached_by_keyboard(tab, address):

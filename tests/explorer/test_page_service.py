@@ -134,6 +134,9 @@ def test_every_view_of_a_huggingface_encoder(tab, huggingface, kind):
         width = 384 if kind == "minilm" else 32
         assert tab.inner_text("#output") == f"a vector of {width} numbers"
         assert tab.locator(".thumb").count() == (72 if kind == "minilm" else 8)
+        until(
+            tab, "/^the attends to/i.test(document.querySelector('.reading').textContent)"
+        )  # not the start token
         assert "−" in stage_of_a_head(tab) and "bits on average" in tab.inner_text("main")
         assert change_a_head(tab) == 2
         tab.get_by_role("tab", name="Trust").click()

@@ -157,6 +157,14 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     assert "entropy=max" in tab.url
 
 
+# The marked words of the second text beside the first, and the text that is shown.
+MARKED = """async (texts) => {
+  const node = document.createElement("p");
+  node.append(...(await import("./difference.js")).marked(...texts));
+  return [[...node.querySelectorAll("ins")].map((word) => word.textContent), node.textContent];
+}"""
+
+
 def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     other = "the small dog sees a man"
     go(tab, address, view="compare", other=other)
@@ -164,6 +172,8 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     answers = [str(explored.run(Job(text)).output["text"]) for text in (TEXT, other)]
     assert tab.locator(".pair .answer").all_inner_texts() == answers
     assert tab.locator(".pair ins").all_inner_texts() == ["roter", "hausboot", "kleiner", "mann"]
+    punctuation = tab.evaluate(MARKED, ["Ich weiß nicht, warum.", "Ich weiß, warum er's will."])
+    assert punctuation == [["er's", "will"], "Ich weiß, warum er's will."]  # a comma changes no word
     difference = tab.locator(".triple canvas").nth(2)
     difference.focus()
     for key in ("ArrowDown", "ArrowRight"):  # to hund → dog
