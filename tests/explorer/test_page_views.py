@@ -145,6 +145,17 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     tab.keyboard.press("End")
     assert tab.inner_text(".reading").endswith("masked") and "stage=masked" in tab.url
 
+    tab.get_by_role("button", name="weights", exact=True).click()
+    until(tab, "document.getElementById('across').textContent.startsWith('Click a cell')")
+    tab.locator(".matrix canvas").first.focus()
+    for key in ("Home", "Enter"):
+        tab.keyboard.press(key)
+    until(tab, "document.getElementById('across').textContent.includes(' in head 1: ')")
+    weights = run.map(1)[:, 1, 0].tolist()  # of two tokens of a word the mean; here each word is one
+    shown = tab.inner_text("#across").removeprefix("roter → start in head ").split(" · ")
+    assert [float(cell.split(": ")[1]) for cell in shown] == pytest.approx(weights, abs=6e-4)
+    assert [cell.split(":")[0] for cell in shown] == ["1", "2"]
+
     diversity = run.diversity(1)
     assert f"differ by {diversity['divergence']:.2f} bits" in tab.inner_text("main")
     limit = sorted(x for m in run.head_statistics() for x in m["entropy"])[4]
@@ -256,6 +267,9 @@ def test_long_texts_zoom_and_have_an_overview(tab, address):
     tab.mouse.click(box["x"] + 8, box["y"] + 8)  # the overview in the corner scrolls back
     assert max(tab.evaluate(scroll)) < 50
     assert " attends to " in tab.inner_text(".reading")
+    # More values than Math.max takes as arguments.
+    go(tab, address, view="heads", map=0, head=0, stage="energy", text=" ".join(["the red dog sees"] * 120))
+    until(tab, "document.querySelector('.reading').textContent.includes('largest')")
 
 
 def test_a_run_that_the_server_dropped_is_computed_again(tab, two, model):

@@ -30,9 +30,16 @@ REAL = {
     "text": "I don't know why he wants to go to Boston.",
     "probe": "The doctor said that he/she was late.",
     "row": 4,
+    "column": 4,
     "word": "in",
 }
-TOY = {"text": "the red dog sees a house", "probe": "the man/dog sees a ball", "row": 2, "word": "kleiner"}
+TOY = {
+    "text": "the red dog sees a house",
+    "probe": "the man/dog sees a ball",
+    "row": 2,
+    "column": 2,
+    "word": "kleiner",
+}
 SHOWN = REAL if FOLDER else TOY
 
 
@@ -44,8 +51,15 @@ def force(page):
     page.wait_for_selector(".panel table")
 
 
-def wait_for_differences(page):
+def compare_heads(page):
+    """Click the cell of the chosen word with the most weight."""
     page.wait_for_selector(".split .card:nth-child(2) canvas[data-cell]")
+    canvas = page.locator(".matrix canvas").first
+    cell, left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("cell", "left", "top"))
+    canvas.click(
+        position={"x": left + (SHOWN["column"] + 0.5) * cell, "y": top + (SHOWN["row"] + 0.5) * cell}
+    )
+    page.wait_for_selector("#across:has-text('in head 1:')")
 
 
 def change(page):
@@ -87,7 +101,7 @@ SHOTS = {
             ".trust-line",
             ".split > div:last-child .card:last-child",
         ),
-        wait_for_differences,
+        compare_heads,
     ),
     "search": Shot(
         {"beam": 4},

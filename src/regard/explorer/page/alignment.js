@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { choice, el, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
+import { headOptions } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -49,19 +50,17 @@ export function alignmentView(run, model, actions) {
     if (row < 0 || !data) return;
     matrix.move(row, column, false);
     lines.choose(row);
-    const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-    readRow(sub, rows[row], values, columns, column);
+    readRow(sub, data, rows, columns, row, column);
   }
 
   function showControls() {
-    const heads = [["mean", "mean of heads"], ...Array.from({ length: map.heads }, (_, h) => [String(h), `head ${h + 1}`])];
     controls.replaceChildren(
-      choice("layer", maps.map((m) => [String(m.index), String(m.layer + 1)]), map.index, (value) => {
+      choice("layer", maps.map((m) => [m.index, String(m.layer + 1)]), map.index, (value) => {
         map = maps.find((m) => String(m.index) === value);
         set({ map: value });
         load();
       }),
-      ...(map.heads > 1 ? [choice("head", heads, which(), (value) => { set({ head: value }); load(); }, true)] : []),
+      ...(map.heads > 1 ? [choice("head", headOptions(map), which(), (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, level), ...(model.can?.includes("export") ? [menu] : []),
     );
   }

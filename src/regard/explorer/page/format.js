@@ -10,6 +10,12 @@ export function mapName({ kind, layer, heads }, head = null) {
   return `${KINDS[kind]}, layer ${layer + 1}${which}`;
 }
 
+/** The heads of a map as options, their mean first. */
+export const headOptions = ({ heads }) => [["mean", "mean of heads"], ...Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`])];
+
+/** The largest finite magnitude; a map may have too many values for Math.max(...values). */
+export const largest = (values) => values.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 1e-6);
+
 /** A token without its word-boundary mark; special tokens by name. */
 export function token(text) {
   if (text in NAMES) return NAMES[text];
@@ -17,7 +23,7 @@ export function token(text) {
   return shown === "" ? "␣" : shown.replaceAll("▁", " ");
 }
 
-/** Whether tokens mark where a word begins; single characters do not, though a space is one of them. */
+/** Whether tokens mark where a word begins; single characters do not. */
 export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]./u.test(text));
 
 /** A token among others: with marks, one that continues a word starts with a hyphen. */

@@ -3,19 +3,18 @@
 import * as api from "./api.js";
 import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, KINDS, mapName } from "./format.js";
+import { inside, KINDS, largest, mapName, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge, readRow } from "./words.js";
+import { axes, merge, readRow } from "./words.js";
 
 const AXES = {
   encoder: ["query", "key"], decoder: ["generates", "has read"], cross: ["target", "source"], pooling: ["query", "token"],
 };
 const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weights" };
 const UNITS = { entropy: "bits", distance: "tokens" };
-const MEANING = "Hide heads by entropy (0 bits: all weight on one token; more: spread over many) or by distance "
-  + "(mean number of tokens between a word and what it attends to).";
+const MEANING = "Hide heads by entropy (0 bits: all weight on one token) or distance (mean number of tokens between a word and what it attends to).";
 
 /** The colours of the 256 values of a thumbnail on the background of `node`: blue, green, red, 0. */
 function palette(node) {
@@ -101,6 +100,7 @@ export function headsView(run, model, actions) {
   const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
   const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
   const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin });
+  const across = el("p", { class: "dim", id: "across" });
   const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
@@ -118,7 +118,7 @@ export function headsView(run, model, actions) {
     mark();
   }
 
-  /** A line of the overview: a head has the same column in every layer, also where a filter hides others. */
+  /** A line of the overview: a head keeps its column where others are hidden. */
   function line(name, heads, cells) {
     const grid = el("div", {}, cells);
     grid.style.setProperty("--heads", heads);
@@ -152,21 +152,31 @@ export function headsView(run, model, actions) {
   function pin(row, column) {
     set({ row });
     choose(row, column);
+    if (column >= 0 && !shownStage) compareHeads(row, column);
+  }
+
+  /** The weight of one cell in every head of the layer. */
+  async function compareHeads(row, column) {
+    const { heads: count, columns: width } = run.maps[index], from = rows[row], to = columns[column];
+    const all = await Promise.all(from.tokens.map((t) => api.row(run, index, t)));
+    const share = (h) => all.reduce((sum, values) => to.tokens.reduce((s, t) => s + values[h * width + t], sum), 0) / all.length;
+    across.textContent = `${inside(from.text)} → ${inside(to.text)} in head ${Array.from({ length: count }, (_, h) => `${h + 1}: ${weight(share(h))}`).join(" · ")}`;
+    announce(across.textContent);
   }
 
   function choose(row, column) {
     if (row < 0 || row >= rows.length || !data) return;
     matrix.move(row, column, false);
-    const values = data.subarray(row * columns.length, (row + 1) * columns.length), name = rows[row].text;
     if (shownStage) {
+      const values = data.subarray(row * columns.length, (row + 1) * columns.length);
       const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3).replace("-", "−"));
       const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
       const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
-      sub.replaceChildren(el("b", { dir: "auto" }, name), ` — ${column < 0 ? "largest " : ""}${text}`);
+      sub.replaceChildren(el("b", { dir: "auto" }, rows[row].text), ` — ${column < 0 ? "largest " : ""}${text}`);
       return announce(sub.textContent);
     }
     lines.choose(row);
-    readRow(sub, rows[row], values, columns, column);
+    readRow(sub, data, rows, columns, row, column);
   }
 
   function showStages() {
@@ -183,8 +193,7 @@ export function headsView(run, model, actions) {
     detail.textContent = statistics(map, head);
     const weights = await api.head(run, index, head, stage);
     shownStage = stage;
-    rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));
-    columns = entries(run.sides[map.columnSide], level);
+    [rows, columns] = axes(run, map, level);
     data = stage ? weights : merge(weights, map.columns, rows, columns);
     const [rowName, columnName] = AXES[map.kind];
     if (!stage) {
@@ -192,10 +201,11 @@ export function headsView(run, model, actions) {
       space.replaceChildren(lines.node);
       lines.show(data, rows, columns);
     } else space.replaceChildren();
-    const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
+    const most = stage ? largest(weights) : 1;
+    across.textContent = stage || map.heads < 2 ? "" : "Click a cell to see its weight in every head of this layer.";
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
-    const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row); // rather a word than a start token
+    const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row);
     choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
     trust.update(map);
     await showStatistics();
@@ -223,6 +233,6 @@ export function headsView(run, model, actions) {
     el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
       el("p", { class: "dim" }, "Click one to enlarge it. Each is scaled to its largest weight.")), filter,
       el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p", { class: "dim" }, MEANING)), overview)),
-    el("div", {}, el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, trust.node),
+    el("div", {}, el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, across, trust.node),
       different.node));
 }

@@ -15,15 +15,16 @@ const n = (x) => (Object.is(x, -0) ? 0 : x).toFixed(2).replace("-", "−");
 const sub = (name, ...index) => `${name}[${index.map((i) => i + 1).join(",")}]`;
 
 const OPTIONS = { energy: "scaled dot", mask: "none", slope: 0, positions: false, temperature: 1, normaliser: "softmax" };
-const SLOPES = [0, 0.25, 1], TEMPERATURES = [0.25, 0.5, 1, 2, 5];
+const CHOICES = { energy: Object.keys(ENERGIES), mask: Object.keys(MASKS), slope: [0, 0.25, 1], positions: [false, true],
+  temperature: [0.25, 0.5, 1, 2, 5], normaliser: Object.keys(NORMALISERS) };
+const NAMES = { slope: ["bias", ["none", "ALiBi, slope ¼", "ALiBi, slope 1"]], positions: ["positions", ["none", "sinusoidal"]] };
 
 /** Numbers and options of the address, if they are sound; else the example. */
 function start() {
   const { words, q, k, v, ...given } = stored("mechanism") ?? {};
   const rows = (x) => Array.isArray(x) && x.length === words.length && x.every((row) => row?.length === 2 && row.every(Number.isFinite));
   const sound = Array.isArray(words) && words.length > 1 && words.length < 7 && words.every((word) => typeof word === "string") && [q, k, v].every(rows);
-  const allowed = { energy: Object.keys(ENERGIES), mask: Object.keys(MASKS), slope: SLOPES, positions: [true, false], temperature: TEMPERATURES, normaliser: Object.keys(NORMALISERS) };
-  const options = Object.entries(OPTIONS).map(([key, value]) => [key, allowed[key].includes(given[key]) ? given[key] : value]);
+  const options = Object.entries(OPTIONS).map(([key, value]) => [key, CHOICES[key].includes(given[key]) ? given[key] : value]);
   return { data: sound ? { words, q, k, v } : structuredClone(DEFAULT), options: Object.fromEntries(options) };
 }
 
@@ -135,16 +136,13 @@ export function view() {
     inputs.replaceChildren(numbers("q", "Queries", "what a word asks for"), numbers("k", "Keys", "what a word offers"), numbers("v", "Values", "what a word passes on"));
   }
 
-  const keys = (object) => Object.keys(object).map((key) => [key, key]);
-  const change = (key, read = (x) => x) => (value) => { options[key] = read(value); update(true); };
+  const select = ([key, values]) => {
+    const [name, texts] = NAMES[key] ?? [key, values];
+    return choice(name, values.map((value, i) => [i, String(texts[i])]), values.indexOf(options[key]), (i) => { options[key] = values[i]; update(true); });
+  };
   const text = el("input", { value: data.words.join(" "), size: 22, dir: "auto", "aria-label": "Two to six words", oninput: () => setWords(text.value) });
   controls.append(el("label", { class: "field" }, "words ", text),
-    choice("energy", keys(ENERGIES), options.energy, change("energy")),
-    choice("mask", keys(MASKS), options.mask, change("mask")),
-    choice("bias", [["0", "none"], ["0.25", "ALiBi, slope ¼"], ["1", "ALiBi, slope 1"]], options.slope, change("slope", Number)),
-    choice("positions", [["", "none"], ["1", "sinusoidal"]], options.positions ? "1" : "", change("positions", Boolean)),
-    choice("temperature", TEMPERATURES.map((x) => [String(x), String(x)]), options.temperature, change("temperature", Number)),
-    choice("normaliser", keys(NORMALISERS), options.normaliser, change("normaliser")));
+    ...Object.entries(CHOICES).map(select));
   showInputs();
   update();
   return el("div", {},

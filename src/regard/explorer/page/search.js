@@ -99,7 +99,7 @@ class Tree {
     this.onchoose(i);
   }
 
-  /** Scroll sideways to the chosen token, so that a narrow screen shows it and what is around it. */
+  /** Scroll sideways to the chosen token. */
   reveal() {
     const button = this.buttons.get(this.chosen);
     if (button) this.node.scrollLeft = button.offsetLeft - (this.node.clientWidth - button.offsetWidth) / 2;

@@ -10,7 +10,7 @@ const DEFAULTS = {
   mode: "", other: "", // of the comparison
   changes: "", // of What if, as JSON
   attention: "", // the map that the view Trust tests
-  mechanism: "", // numbers and options of the mechanism, as JSON
+  mechanism: "", // as JSON
 };
 const LONGEST = 4000; // characters; a longer text is not put into the address
 export const state = { ...DEFAULTS };

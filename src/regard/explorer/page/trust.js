@@ -36,7 +36,7 @@ function meter(x) {
   return el("span", { class: "meter" }, bar);
 }
 
-/** A bar from 0 to a value, over the band of values that chance gives; the scale ends at 1 and starts at 0 or below. */
+/** A bar from 0 to a value, over the band of chance, on a scale from `lowest` (or the value) to 1. */
 function gauge(x, band, lowest) {
   const low = Math.min(lowest, x ?? 0), at = (y) => (100 * (Math.max(low, Math.min(1, y)) - low)) / (1 - low);
   const part = (kind, from, to) => {
@@ -50,7 +50,7 @@ function gauge(x, band, lowest) {
 
 function figure({ name, title, value: x, band, beyond, scale, reading }) {
   return el("div", { class: "figure", "data-figure": name, "data-beyond": beyond }, el("h3", {}, title), gauge(x, band, name.startsWith("tau") ? -1 : 0),
-    el("span", {}, el("span", { class: "num" }, value(x)), beyond === null ? "" : el("span", { class: "sign", role: "img", "aria-label": beyond ? "beyond chance" : "not beyond chance" }, beyond ? " ✓" : " –")), el("p", {}, reading), el("p", { class: "dim" }, scale));
+    el("span", {}, el("span", { class: "num" }, value(x)), beyond === null ? "" : el("b", { class: "sign", role: "img", "aria-label": beyond ? "beyond chance" : "not beyond chance" }, beyond ? " ✓" : " –")), el("p", {}, reading), el("p", { class: "dim" }, scale));
 }
 
 /** The verdict on all figures. */

@@ -7,7 +7,7 @@ import { draggable, kendall, reweighted } from "./drag.js";
 import { mapName, percent, probability } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state, stored } from "./state.js";
-import { entries, readRow } from "./words.js";
+import { axes, entries, readRow } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
 
@@ -32,7 +32,7 @@ function outcome(name, output, other) {
   return el("section", {}, el("h3", { class: "dim" }, name), ...body);
 }
 
-/** How the outputs were found; with a reason if the search missed a likelier one. */
+/** How the outputs were found, and why a likelier one was missed. */
 export function searched({ text, comparison: compared }, before, beam) {
   if (text === undefined || !compared) return null;
   const [how, why] = beam === 1 ? ["greedy search", "greedy search takes the likeliest token of each step and never goes back"]
@@ -62,12 +62,9 @@ function pictures(before, after, { map: name, head = "mean" }) {
   return el("div", { class: "pair" }, [before, after].map((run) => {
     const index = run.maps.findIndex((map) => map.name === name), map = run.maps[index];
     if (!map) return el("p", { class: "dim" }, "This attention did not run.");
-    // Tokens, not words: uniform weights shall look uniform.
-    const rows = entries(run.sides[map.rowSide], "tokens").slice(0, map.rows), columns = entries(run.sides[map.columnSide], "tokens");
+    const [rows, columns] = axes(run, map, "tokens"); // of words, uniform weights would not look uniform
     const sub = el("p", { class: "reading dim" }, "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed";
-    const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => {
-      readRow(sub, rows[row], matrix.weights.subarray(row * columns.length, (row + 1) * columns.length), columns, -1, 3);
-    } });
+    const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => readRow(sub, matrix.weights, rows, columns, row, -1, 3) });
     api.head(run, index, head).then((weights) => matrix.show(weights, rows, columns))
       .catch((error) => { sub.textContent = error.message; });
     return el("section", {}, el("h3", {}, title), el("p", { class: "dim" }, mapName(map, head)), sub, matrix.node);
@@ -88,30 +85,27 @@ export function view(run, model, { runAgain }) {
   const counted = new Map(); // leave-one-out scores by row
   let busy = false, again = false;
 
-  /** The changes of the address that fit this run. */
+  /** The changes of the address to maps that this run has; the server checks the rest. */
   function restored() {
     const all = stored("changes");
-    return (Array.isArray(all) ? all : []).filter((r) => {
-      const map = run.maps.find((m) => m.name === r?.map), below = (x, most) => x === undefined || (Number.isInteger(x) && x >= 0 && x < most);
-      return map && below(r.head, map.heads) && below(r.row, map.rows) && below(r.key, map.columns)
-        && (r.change === "weights" ? r.weights?.length === map.columns && r.row !== undefined : r.change in CHANGES);
-    }).map((request) => ({ text: described(request), request }));
+    return (Array.isArray(all) ? all : []).filter((request) => run.maps.some(({ name }) => name === request?.map))
+      .map((request) => ({ text: described(request), request }));
   }
 
   function described({ map: mapped, head = null, row = null, change, key }) {
     const map = run.maps.find((m) => m.name === mapped);
-    return [mapName(map, head), row === null ? null : `row ${tokens(map.rowSide)[row].text}`,
-      change === "weights" ? "dragged" : change === "pin" ? `pinned to ${tokens(map.columnSide)[key].text}` : change].filter(Boolean).join(", ");
+    return [mapName(map, head), row === null ? null : `row ${tokens(map.rowSide)[row]?.text}`,
+      change === "weights" ? "dragged" : change === "pin" ? `pinned to ${tokens(map.columnSide)[key]?.text}` : change].filter(Boolean).join(", ");
   }
 
   function showForm() {
     const map = run.maps[draft.map];
     const rows = tokens(map.rowSide).slice(0, map.rows), columns = tokens(map.columnSide);
-    const place = (entry, i) => [String(i), `${i + 1} ${entry.text}`];
+    const place = (entry, i) => [i, `${i + 1} ${entry.text}`];
     const update = (key) => (value) => { draft[key] = value; if (key === "map") Object.assign(draft, { map: Number(value), head: "all", row: "all", key: 0 }); showForm(); };
     form.replaceChildren(
-      choice("attention", run.maps.map((m, i) => [String(i), mapName(m)]), draft.map, update("map")),
-      ...(map.heads > 1 ? [choice("head", [["all", "all"], ...Array.from({ length: map.heads }, (_, h) => [String(h), String(h + 1)])], draft.head, update("head"))] : []),
+      choice("attention", run.maps.map((m, i) => [i, mapName(m)]), draft.map, update("map")),
+      ...(map.heads > 1 ? [choice("head", [["all", "all"], ...Array.from({ length: map.heads }, (_, h) => [h, String(h + 1)])], draft.head, update("head"))] : []),
       ...(map.rowsEditable ? [choice("row", [["all", "all"], ...rows.map(place)], draft.row, update("row"))] : []),
       choice("change", Object.entries(CHANGES), draft.change, update("change"), true),
       ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),

@@ -12,6 +12,10 @@ export function entries(side, level) {
   return side.tokens.map((text, i) => ({ text: token(text), tokens: [i], special: special.has(i) }));
 }
 
+/** The entries of the rows and columns of a map. */
+export const axes = (run, map, level) => [
+  entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows)), entries(run.sides[map.columnSide], level)];
+
 /** Merge weights (rows × columns of tokens) into weights between entries. */
 export function merge(weights, columnCount, rows, columns) {
   const single = (entry, i) => entry.tokens.length === 1 && entry.tokens[0] === i;
@@ -28,8 +32,9 @@ export function merge(weights, columnCount, rows, columns) {
 }
 
 /** Write into `node`, and announce, what a row attends to; with the exact weight of a column if one is chosen. */
-export function readRow(node, row, values, columns, column, count = 4) {
-  const [name, text] = reading(row.text, values, columns.map((c) => c.text), count);
+export function readRow(node, data, rows, columns, row, column, count = 4) {
+  const values = data.subarray(row * columns.length, (row + 1) * columns.length);
+  const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text), count);
   const exact = column < 0 ? "" : `${inside(columns[column].text)}: ${weight(values[column])}`;
   node.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact && ` — ${exact}`}`);
   announce(exact ? `${inside(name)}, ${exact}` : `${name} attends to ${text}`);
