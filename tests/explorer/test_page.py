@@ -51,6 +51,10 @@ def test_the_alignment_of_a_typed_text_has_exact_numbers(tab, model, address):
     tab.locator("canvas").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
         tab.keyboard.press(key)
+    ring = tab.evaluate(
+        "(({outlineStyle: s, outlineOffset: o}) => [s, o])(getComputedStyle(document.activeElement))"
+    )
+    assert ring == ["solid", "-2px"]  # inside: what scrolls would cut it
     expected = float(_word_row(model, 2)[2])
     reading = tab.inner_text(".reading")
     assert reading.startswith("hund attends to") and reading.endswith(f"dog: {expected:.3f}")
