@@ -50,7 +50,7 @@ HOVER = """async ([selector, type, moves]) => {
   const frame = () => new Promise((done) => { requestAnimationFrame(done); }), times = [];
   for (let i = 0; i < moves; i++) {
     const all = document.querySelectorAll(selector), place = 0.4 + 0.01 * i;
-    const target = type === "mouseover" ? all[i % all.length] : all[all.length - 1];
+    const target = type === "mouseover" ? all[i % all.length] : all[0];
     const box = target.getBoundingClientRect();
     const at = { clientX: box.left + box.width * place, clientY: box.top + box.height * place };
     const start = performance.now();

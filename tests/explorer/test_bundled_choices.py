@@ -13,7 +13,7 @@ from regard.models.folder import load
 from regard.serving.generation_service import GenerationService
 from tests.decoding import model_folders
 from tests.explorer import toy
-from tests.explorer.toy import until
+from tests.explorer.toy import type_text, until
 from tests.serving.server import running
 
 
@@ -35,6 +35,60 @@ def films(tmp_path):
     path = model_folders.classifier(tmp_path, encoder=toy.ENCODER)
     loads = []
     return loads, ModelChoice("films", lambda: (loads.append(1), load(path))[1])
+
+
+TASKS = {  # a text of each task, and the tabs
+    "translate": ("Where is my book?", "Alignment Heads Search"),
+    "generate": ("The king", "Heads Search"),
+    "classify": ("a film to remember", "Heads"),
+    "tag": ("Ada met Tom in London.", "Heads"),
+}
+READY = {
+    "Alignment": ".lines button.word",
+    "Heads": ".thumb",
+    "Search": ".node.best",
+    "What if": "#view select",
+    "Trust": "#verdict, #view .empty",
+    "Compare": ".triple canvas, .verdict",
+    "Mechanism": ".calc",
+}
+
+
+def test_every_view_of_the_bundled_models(tab):
+    first, *others = bundled_choices.bundled_choices()
+    service = GenerationService(first.load(), first.name, workers=1)
+    service.extensions.append(Explorer(service, choices=others).add_routes)
+    with running(service) as client:
+        verdicts, tasks = [], dict(TASKS)
+        for index in range(1 + len(others)):
+            task = json.loads(client.get(f"/explore/api/model?index={index}")[2])["task"]
+            if task not in tasks:  # a second translator; MiniLM is in test_page_service.py
+                continue
+            text, names = tasks.pop(task)
+            tab.goto(f"http://127.0.0.1:{client.port}/explore/?model={index}&other=a+man&mode=text")
+            until(tab, "document.getElementById('output').hasChildNodes()")
+            type_text(tab, text)
+            tabs = tab.locator("[role=tab]").all_inner_texts()
+            assert tabs == [*names.split(), "What if", "Trust", "Compare", "Mechanism"]
+            assert tab.locator("header.bar").bounding_box()["height"] < 70  # one line, with the longest name
+            for view in tabs:
+                tab.get_by_role("tab", name=view).click()
+                if task == "tag" and view in ("Heads", "What if"):  # this tagger is recurrent
+                    tab.wait_for_selector("text=This model has no attention to show.")
+                else:
+                    tab.wait_for_selector(READY[view])
+                    if view == "What if":
+                        tab.get_by_role("button", name="Change and run again").click()
+                        tab.wait_for_selector(".result .answer")
+                    verdicts += tab.locator("#verdict b").all_inner_texts()
+                if task == "generate" and view == "Search":  # of characters, none continues a word
+                    assert "‑" not in "".join(tab.locator(".tree .node").all_inner_texts())
+            assert tab.locator("#error").is_hidden()
+        # Translator, language model and classifier have a decision that attention may explain.
+        assert (
+            not tasks and len(verdicts) == 3 and all(" explanation of “" in verdict for verdict in verdicts)
+        )
+        tab.goto("about:blank")
 
 
 def test_a_model_is_loaded_when_it_is_chosen_in_the_page(tab, model, films):

@@ -5,6 +5,7 @@ The screenshots of docs/explorer.md are written by test_screenshots.py.
 
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 import torch
@@ -50,6 +51,10 @@ def test_the_alignment_of_a_typed_text_has_exact_numbers(tab, model, address):
     tab.locator("canvas").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
         tab.keyboard.press(key)
+    ring = tab.evaluate(
+        "(({outlineStyle: s, outlineOffset: o}) => [s, o])(getComputedStyle(document.activeElement))"
+    )
+    assert ring == ["solid", "-2px"]  # inside: what scrolls would cut it
     expected = float(_word_row(model, 2)[2])
     reading = tab.inner_text(".reading")
     assert reading.startswith("hund attends to") and reading.endswith(f"dog: {expected:.3f}")
@@ -94,12 +99,16 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
 def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
     tab.goto(f"{address}?view=heads&text={TEXT.replace(' ', '+')}")
     tab.wait_for_selector(".thumb")
+    names = tab.locator(".kind h3").all_inner_texts()
+    assert names == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
+    assert tab.locator(".layer > span").all_inner_texts()[:2] == ["head", "layer 1"]
+    assert "Hide heads by entropy" in tab.inner_text(".limits")
     # Two heads in each of one encoder layer, two decoder layers and their two cross-attentions.
     assert tab.locator(".thumb").count() == 10
-    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    tab.get_by_role("button", name="Encoder self-attention, layer 1, head 2").click()
     until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     assert tab.locator(".lines button.word").count() == 7
-    tab.get_by_role("button", name="decoder", exact=True).click()
+    tab.get_by_role("button", name="Decoder self-attention", exact=True).click()
     assert tab.locator(".thumb").count() == 4
     tab.get_by_role("button", name="tokens", exact=True).click()
     until(tab, "document.querySelectorAll('.lines button.word').length === 7")
@@ -111,9 +120,9 @@ def test_every_head_has_a_thumbnail_and_can_be_enlarged(tab, address):
 
 def test_changed_attention_changes_the_translation_side_by_side(tab, model, address):
     tab.goto(f"{address}?view=whatif&text={TEXT.replace(' ', '+')}")
-    tab.get_by_role("combobox", name="attention").select_option(label="cross 1")
+    tab.get_by_role("combobox", name="attention").select_option(label="Cross-attention, layer 1")
     tab.get_by_role("button", name="Change and run again").click()
-    tab.get_by_role("combobox", name="attention").select_option(label="cross 2")
+    tab.get_by_role("combobox", name="attention").select_option(label="Cross-attention, layer 2")
     tab.wait_for_selector(".pair .answer")
     tab.get_by_role("button", name="Change and run again").click()
     until(
@@ -128,6 +137,53 @@ def test_changed_attention_changes_the_translation_side_by_side(tab, model, addr
     assert answers == ["der roter hund sieht ein hausboot", str(expected)]
     assert answers[0] != answers[1] and tab.inner_text(".verdict") == "The output changes."
     assert tab.locator(".result tbody tr").count() == 2
+    assert tab.inner_text("#searched").startswith("Both outputs are from greedy search.")
+    titles = ["Attention as it is", "Attention changed"]
+    assert tab.locator(".whatif + div h3").all_inner_texts() == titles
+
+    tab.reload()  # the address holds the changes
+    until(tab, "document.querySelectorAll('.pair .answer').length === 2")
+    assert tab.locator(".pair .answer").all_inner_texts() == answers
+    changes = ["Cross-attention, layer 1, uniform", "Cross-attention, layer 2, uniform"]
+    assert tab.locator(".list li span").all_inner_texts() == changes
+    type_text(tab, "a dog")
+    assert "changes" not in tab.url and tab.locator(".list li").count() == 0
+
+
+SEARCHED = """async ([[plain, edited, plainChanged, editedChanged], beam]) => {
+  const comparison = { original: { plain, edited }, changed: { plain: plainChanged, edited: editedChanged } };
+  const { searched } = await import("./whatif.js");
+  return searched({ text: "b", comparison }, { text: "a" }, beam).textContent;
+}"""
+MISSED = "would be likelier, but was not found: greedy search takes the likeliest token of each step"
+
+
+# log p of the original output (attention as it is, changed) and of the changed one, beam size, expected text.
+SEARCHES = [
+    ([-1, -3, -4, -2], 1, "Both outputs are from greedy search."),
+    ([-1, -2, -4, -3], 1, f"With changed attention “a” {MISSED}"),
+    ([-4, -5, -1, -2], 1, f"With attention as it is “b” {MISSED}"),
+    ([-1, -2, -4, -3], 4, "beam search keeps 4 beginnings at each step and ranks them"),
+]
+
+
+def test_if_the_search_missed_a_likelier_output_the_page_says_why(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    texts = [tab.evaluate(SEARCHED, [log_p, beam]) for log_p, beam, _ in SEARCHES]
+    assert [
+        text for text, (_, _, expected) in zip(texts, SEARCHES, strict=True) if expected not in text
+    ] == []
+    assert texts[0] == SEARCHES[0][2]  # nothing was missed
+
+
+def test_broken_changes_in_the_address_are_left_out(tab, address):
+    broken = [{"map": "none", "change": "zero"}, 7, None]
+    sound = {"map": "decoder.layers.0.cross", "change": "zero", "head": 1}
+    for changes in ("{", json.dumps([*broken, sound])):
+        tab.goto(f"{address}?{urlencode({'view': 'whatif', 'text': 'the dog', 'changes': changes})}")
+        tab.wait_for_selector("#view select")
+    tab.wait_for_selector(".pair .answer")
+    assert tab.locator(".list li span").all_inner_texts() == ["Cross-attention, layer 1, head 2, zero"]
 
 
 def kind_of_model(kind, folder):
@@ -144,9 +200,10 @@ def kind_of_model(kind, folder):
 @pytest.mark.parametrize(
     ("kind", "thumbnails"),
     [
-        ("recurrent translator", 1),
-        ("language model", 4),
         ("tagger", 2),
+        # Those of the bundled models are in test_bundled_choices.py.
+        pytest.param("recurrent translator", 1, marks=pytest.mark.slow),
+        pytest.param("language model", 4, marks=pytest.mark.slow),
         pytest.param("classifier", 3, marks=pytest.mark.slow),
         pytest.param("embedder", 8, marks=pytest.mark.slow),
     ],
@@ -167,6 +224,10 @@ def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, t
         tab.get_by_role("button", name=re.compile("Remove")).click()
         assert tab.locator(".pair").count() == 0
         tab.goto("about:blank")  # closes its connections, so that the server ends at once
+
+
+# The direction of the words of the source and of the translation.
+DIRECTIONS = "[...document.querySelectorAll('.lines .side')].map((e) => getComputedStyle(e).direction).join()"
 
 
 def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
@@ -192,7 +253,10 @@ def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
     matrix.focus()
     for _ in range(4):
         matrix.press("ArrowRight")
+    assert tab.evaluate(DIRECTIONS) == "ltr,ltr"  # the first letter is Latin
     assert "— \u2068שלום\u2069: 0." in tab.inner_text(".reading")  # isolated, or the number would jump
+    type_text(tab, "שלום עולם dog")
+    until(tab, f"{DIRECTIONS} === 'rtl,ltr'")  # the translation has its own direction
     tab.expected.append("422")  # Chromium logs every failed request
     type_text(tab, "dog " * 600)
     assert "at most 512" in tab.inner_text("#error")
@@ -242,11 +306,31 @@ def test_long_texts_scroll_in_their_lines(tab, address):
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_screen(tab, address, width):
     tab.set_viewport_size({"width": width, "height": 800})
-    tab.goto(f"{address}?text={TEXT.replace(' ', '+')}")
+    changes = json.dumps([{"map": "decoder.layers.1.cross", "change": "uniform"}])
+    state = {
+        "text": TEXT,
+        "mode": "probe",
+        "other": "the man/dog sees a ball",
+        "changes": changes,
+        "pruned": 1,
+    }
+    tab.goto(f"{address}?{urlencode(state)}")
+    ready = {
+        "Search": ".panel form",
+        "What if": ".whatif + div canvas",
+        "Trust": ".figure",
+        "Compare": ".triple canvas",
+    }
     for view in ("Alignment", "Heads", "Search", "What if", "Trust", "Compare", "Mechanism"):
         tab.get_by_role("tab", name=view).click()
+        tab.wait_for_selector(ready.get(view, "#view .card"))
         tab.wait_for_timeout(60)
         assert tab.evaluate("document.documentElement.scrollWidth") == width, view
+        if view == "Search":  # the selected token is in sight
+            tree, chosen = tab.locator(".tree"), tab.locator(".tree [aria-pressed=true]")
+            left, right = tree.bounding_box()["x"], tree.bounding_box()["x"] + tree.bounding_box()["width"]
+            box = chosen.bounding_box()
+            assert left <= box["x"] and box["x"] + box["width"] <= right
 
 
 def test_tabs_are_reached_by_keyboard(tab, address):
@@ -256,6 +340,24 @@ def test_tabs_are_reached_by_keyboard(tab, address):
     tab.wait_for_selector("[role=tab][aria-selected=true] >> text=Heads")
     assert tab.evaluate("document.activeElement.textContent") == "Heads"
     assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    check_arrow_keys(tab)
+
+
+ITEMS = """async () => {
+  const { el, rove } = await import("./dom.js");
+  const box = el("div", { dir: "rtl", id: "items" }, ["1", "2", "3"].map((text) => el("button", {}, text)));
+  rove(box, "button");
+  document.body.append(box);
+  box.children[1].focus();
+}"""
+
+
+def check_arrow_keys(tab):
+    """In text from right to left the keys follow the direction of the text."""
+    tab.evaluate(ITEMS)
+    for key, expected in (("ArrowLeft", "3"), ("ArrowRight", "2"), ("ArrowUp", "1"), ("ArrowDown", "2")):
+        tab.keyboard.press(key)
+        assert tab.inner_text(":focus") == expected, key
 
 
 def test_the_mechanism_runs_without_a_server_and_traces_numbers(tab, address):
@@ -267,10 +369,16 @@ def test_the_mechanism_runs_without_a_server_and_traces_numbers(tab, address):
     tab.locator("button.cell[data-stage=energies]").first.focus()
     assert tab.inner_text(".trace").startswith("e[1,1] = q·k / √d = (3.00·0.10 + 0.10·0.20) / √2 = 0.23")
     assert tab.locator("input.used").count() == 4  # a query and a key
-    tab.get_by_role("combobox", name="mask").select_option("causal")
+    tab.get_by_role("combobox", name="mask").select_option(label="causal")
     assert tab.locator("button.cell[data-stage=masked]").nth(1).inner_text() == "·"
     tab.get_by_label("Two to six words").fill("eins zwei")
     assert tab.locator("button.cell[data-stage=output]").count() == 4
+    shown = tab.locator("button.cell").all_inner_texts()
+    tab.reload()  # the address holds the numbers
+    assert tab.locator("button.cell").all_inner_texts() == shown
+    assert tab.input_value("[aria-label='Two to six words']") == "eins zwei"
+    tab.goto(f"{address}mechanism.html?mechanism=%7B%22words%22%3A%5B1%5D%2C%22mask%22%3A%22no%22%7D")
+    assert tab.locator("button.cell[data-stage=weights]").count() == 16  # broken: the example is shown
 
 
 ENERGIES = {"scaled dot": ScaledDot(), "dot": Dot(), "distance": Distance()}

@@ -109,8 +109,8 @@ def test_every_view_of_a_huggingface_model_that_generates(tab, huggingface, kind
         before = tab.inner_text("#output .answer")
         tab.locator(".node.best").nth(1).click()
         tab.get_by_role("button", name=re.compile("^Force ")).nth(1).click()  # the second best token
-        tab.wait_for_selector(".node.forced")
-        assert tab.locator(".node.forced").count() == 2 and tab.inner_text("#output .answer") != before
+        tab.wait_for_selector(".tree .forced")
+        assert tab.locator(".tree .forced").count() == 2 and tab.inner_text("#output .answer") != before
         tab.get_by_role("tab", name="Trust").click()
         tab.wait_for_selector(".figure")
         assert tab.locator(".figure").count() == 6
@@ -134,6 +134,9 @@ def test_every_view_of_a_huggingface_encoder(tab, huggingface, kind):
         width = 384 if kind == "minilm" else 32
         assert tab.inner_text("#output") == f"a vector of {width} numbers"
         assert tab.locator(".thumb").count() == (72 if kind == "minilm" else 8)
+        until(
+            tab, "/^the attends to/i.test(document.querySelector('.reading').textContent)"
+        )  # not the start token
         assert "−" in stage_of_a_head(tab) and "bits on average" in tab.inner_text("main")
         assert change_a_head(tab) == 2
         tab.get_by_role("tab", name="Trust").click()

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard import explorer
 from regard.explorer.explored_model import ExploredModel
 from regard.explorer.explorer_routes import Explorer
 from regard.explorer.gold_links import GoldPair
@@ -22,6 +24,9 @@ from tests.serving.server import running, write_model
 
 TEXT = "the red dog sees a house"
 GOLD = [GoldPair("the red dog", "der roter hund", "0-0 1-1 2?2"), GoldPair("a man", "ein mann", "0-1")]
+
+
+KEY_TEXTS = "(all) => all.map((sign) => sign.lastChild.textContent)"
 
 
 def go(tab, address, **state):
@@ -52,12 +57,17 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     best = [tree["nodes"][i] for i in tree["hypotheses"][0]["nodes"]]
     assert tab.locator(".node.best").count() == len(best)
     # What hypotheses share is drawn once.
-    assert tab.locator(".node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
+    assert tab.locator(".tree .node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
+    key = "likely in another hypothesis kept for a while, pruned later selected"
+    assert " ".join(tab.locator("#search-key > span").evaluate_all(KEY_TEXTS)) == key
+    assert "Click a token to force another one there." in tab.inner_text("main")
     assert tab.locator(".tree .score").all_inner_texts() == [
         f"{h['score']:.3f}".replace("-", "−") for h in tree["hypotheses"]
     ]
-    tab.get_by_role("button", name="pruned", exact=True).click()
-    assert tab.locator(".node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    tab.get_by_role("button", name="show all pruned tokens").click()
+    assert tab.locator(".tree .node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    struck = "getComputedStyle(document.querySelector('#search-key .pruned')).textDecorationLine"
+    assert tab.evaluate(struck) == "line-through"  # as the pruned tokens of the tree
 
     tab.locator(".node.best").first.focus()  # keys follow the tree
     tab.keyboard.press("ArrowRight")
@@ -71,7 +81,8 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".pair .answer").all_inner_texts() == outputs
     assert "kleiner" in tab.locator(".pair ins").all_inner_texts()
     assert tab.inner_text("#output .answer") == outputs[1]
-    assert tab.locator(".node.forced").all_inner_texts() == ["der", "kleiner"]
+    assert tab.locator(".tree .forced").all_inner_texts() == ["der", "kleiner"]
+    assert tab.locator("#search-key .forced").count() == 1  # the key names it once there is one
     tab.reload()  # the address holds the forced tokens
     tab.wait_for_selector(".node.forced")
     tab.get_by_role("tab", name="Alignment").click()
@@ -91,7 +102,14 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     go(tab, address, view="trust", row=2)
     tab.wait_for_selector(".figure")
     run = explored.run(Job(TEXT))
-    figures = explored.trust(run, 2, None, lambda: False)["figures"]
+    found = explored.trust(run, 2, None, lambda: False)
+    figures = found["figures"]
+    verdict = f"{found['verdict']['claim']}: {found['verdict']['reason']}."
+    assert tab.inner_text("#verdict") == verdict
+    for figure, box in zip(figures, tab.evaluate(GAUGES), strict=True):
+        low = -1 if figure["name"].startswith("tau") else min(0, figure["value"])
+        ends = [(max(low, end) - low) / (1 - low) for end in figure["band"]]
+        assert box == pytest.approx(ends, abs=0.01), figure["name"]
     shown = tab.locator(".figure .num").all_inner_texts()
     assert shown == [f"{f['value']:.2f}".replace("-", "−") for f in figures]
     assert tab.locator(".figure p:first-of-type").all_inner_texts() == [f["reading"] for f in figures]
@@ -104,7 +122,15 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     assert "token=1" in tab.url
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".trust-line button")
-    assert tab.inner_text(".trust-line").startswith("Can you trust it? For roter")
+    assert tab.inner_text(".trust-line").startswith("Can you trust this layer? This attention is a ")
+    assert "explanation of “roter”:" in tab.inner_text(".trust-line")
+
+
+# Where the band of chance begins and ends in each figure, as shares of its width.
+GAUGES = """[...document.querySelectorAll(".gauge")].map((gauge) => {
+  const all = gauge.getBoundingClientRect(), band = gauge.querySelector(".chance").getBoundingClientRect();
+  return [band.left, band.right].map((x) => (x - all.left) / all.width);
+})"""
 
 
 def test_heads_show_stages_limits_and_differences(tab, address, explored):
@@ -113,11 +139,22 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     until(tab, "document.querySelector('.reading').textContent.includes('largest')")
     run = explored.run(Job(TEXT))
     energies = np.frombuffer(explored.stage(run, 1, 0, "masked"), "<f4").reshape(run.map(1).shape[1:])
-    tab.locator(".matrix canvas").last.focus()
+    tab.locator(".matrix canvas").first.focus()
     tab.keyboard.press("ArrowDown")
-    assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}")
+    assert tab.inner_text(".reading").endswith(f"start: {energies[1, 0]:.3f}".replace("-", "−"))
     tab.keyboard.press("End")
     assert tab.inner_text(".reading").endswith("masked") and "stage=masked" in tab.url
+
+    tab.get_by_role("button", name="weights", exact=True).click()
+    until(tab, "document.getElementById('across').textContent.startsWith('Click a cell')")
+    tab.locator(".matrix canvas").first.focus()
+    for key in ("Home", "Enter"):
+        tab.keyboard.press(key)
+    until(tab, "document.getElementById('across').textContent.includes(' in head 1: ')")
+    weights = run.map(1)[:, 1, 0].tolist()  # of two tokens of a word the mean; here each word is one
+    shown = tab.inner_text("#across").removeprefix("roter → start in head ").split(" · ")
+    assert [float(cell.split(": ")[1]) for cell in shown] == pytest.approx(weights, abs=6e-4)
+    assert [cell.split(":")[0] for cell in shown] == ["1", "2"]
 
     diversity = run.diversity(1)
     assert f"differ by {diversity['divergence']:.2f} bits" in tab.inner_text("main")
@@ -131,6 +168,14 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     assert "entropy=max" in tab.url
 
 
+# The marked words of the second text beside the first, and the text that is shown.
+MARKED = """async (texts) => {
+  const node = document.createElement("p");
+  node.append(...(await import("./difference.js")).marked(...texts));
+  return [[...node.querySelectorAll("ins")].map((word) => word.textContent), node.textContent];
+}"""
+
+
 def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     other = "the small dog sees a man"
     go(tab, address, view="compare", other=other)
@@ -138,12 +183,17 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     answers = [str(explored.run(Job(text)).output["text"]) for text in (TEXT, other)]
     assert tab.locator(".pair .answer").all_inner_texts() == answers
     assert tab.locator(".pair ins").all_inner_texts() == ["roter", "hausboot", "kleiner", "mann"]
+    punctuation = tab.evaluate(MARKED, ["Ich weiß nicht, warum.", "Ich weiß, warum er's will."])
+    assert punctuation == [["er's", "will"], "Ich weiß, warum er's will."]  # a comma changes no word
     difference = tab.locator(".triple canvas").nth(2)
     difference.focus()
     for key in ("ArrowDown", "ArrowRight"):  # to hund → dog
         tab.keyboard.press(key)
     weights = [explored.run(Job(text)).weights(4, None)[2, 2] for text in (TEXT, other)]
-    assert tab.inner_text(".result .reading") == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference)"
+    assert (
+        tab.inner_text(".result .reading")
+        == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference: second text − first text)"
+    )
 
     tab.get_by_role("button", name="pronoun probe").click()
     tab.get_by_label("Text with two words to choose from").fill("the man/dog sees a ball")
@@ -152,7 +202,7 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
     numbers = [float(x) for x in tab.locator(".result td.num").all_inner_texts()]
     assert len(numbers) == 4 and numbers[0] > numbers[1] and numbers[3] > numbers[2]
     until(tab, "document.querySelectorAll('.triple h3').length === 3")  # drawn after the table
-    assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference"]
+    assert tab.locator(".triple h3").all_inner_texts() == ["man", "dog", "difference: dog − man"]
     tab.get_by_label("Text with two words to choose from").fill("no choice")
     tab.keyboard.press("Enter")
     until(tab, "document.querySelector('#view .error').textContent.startsWith('Write two words')")
@@ -197,13 +247,13 @@ def test_every_export_is_a_file(tab, address):
 def test_long_texts_zoom_and_have_an_overview(tab, address):
     go(tab, address, view="heads", map=0, head=0, text=" ".join(["the red dog sees"] * 60))
     tab.wait_for_selector(".lines.long button.word")
-    canvas = tab.locator(".matrix canvas").last
-    size = "Number(document.querySelectorAll('.matrix canvas')[1].dataset.cell)"
+    canvas = tab.locator(".matrix canvas").first
+    size = "Number(document.querySelector('.matrix canvas').dataset.cell)"
     before = tab.evaluate(size)
-    tab.get_by_role("button", name="Fit the whole matrix").last.click()
+    tab.get_by_role("button", name="Fit the whole matrix").first.click()
     fitted = tab.evaluate(size)
     assert fitted < before
-    assert tab.evaluate("(() => { const m = document.querySelectorAll('.matrix')[1];"
+    assert tab.evaluate("(() => { const m = document.querySelector('.matrix');"
                         " return m.scrollWidth <= m.clientWidth + 1; })()")  # fmt: skip
     canvas.focus()
     for key in ("+", "+", "+", "+"):
@@ -211,14 +261,15 @@ def test_long_texts_zoom_and_have_an_overview(tab, address):
     assert tab.evaluate(size) > fitted * 3
     tab.keyboard.press("End")
     tab.keyboard.press("PageDown")
-    scroll = (
-        "(() => { const m = document.querySelectorAll('.matrix')[1]; return [m.scrollLeft, m.scrollTop]; })()"
-    )
+    scroll = "(() => { const m = document.querySelector('.matrix'); return [m.scrollLeft, m.scrollTop]; })()"
     assert min(tab.evaluate(scroll)) > 300  # the keys scroll to their cell
     box = canvas.bounding_box()
     tab.mouse.click(box["x"] + 8, box["y"] + 8)  # the overview in the corner scrolls back
     assert max(tab.evaluate(scroll)) < 50
     assert " attends to " in tab.inner_text(".reading")
+    # More values than Math.max takes as arguments.
+    go(tab, address, view="heads", map=0, head=0, stage="energy", text=" ".join(["the red dog sees"] * 120))
+    until(tab, "document.querySelector('.reading').textContent.includes('largest')")
 
 
 def test_a_run_that_the_server_dropped_is_computed_again(tab, two, model):
@@ -229,7 +280,7 @@ def test_a_run_that_the_server_dropped_is_computed_again(tab, two, model):
         go(other, two, text=text)
     assert other.inner_text("#output .answer") != tab.inner_text("#output .answer")
     tab.expected.append("404")  # Chromium logs every failed request
-    tab.get_by_role("button", name="encoder layer 1 head 2").click()
+    tab.get_by_role("button", name="Encoder self-attention, layer 1, head 2").click()
     until(tab, "document.getElementById('head-title').textContent.startsWith('Encoder')")
     until(tab, "document.querySelector('.reading').textContent.includes('attends to')")
     assert tab.locator("#error").is_hidden()
@@ -283,6 +334,33 @@ def test_a_model_that_fails_while_it_decodes_is_one_sentence(tab, tmp_path):
         type_text(tab, "zwei Hunde")  # and the model works again
         assert tab.locator("#error").is_hidden()
         tab.goto("about:blank")
+
+
+COLOURS = re.compile(r"--(hot|cold): (\d+) (\d+) (\d+);")
+# Machado et al. 2009, severity 1: what people see who lack one kind of cone, from linear RGB.
+DEFICIENCIES = {
+    "protan": [0.1523, 1.0526, -0.2049, 0.1145, 0.7863, 0.0992, -0.0039, -0.0481, 1.0520],
+    "deutan": [0.3673, 0.8606, -0.2280, 0.2801, 0.6725, 0.0474, -0.0118, 0.0429, 0.9689],
+    "tritan": [1.2555, -0.0767, -0.1788, -0.0784, 0.9308, 0.1476, 0.0047, 0.6914, 0.3039],
+}
+
+
+def _lab(rgb, seen):
+    """CIE L*a*b* of a colour as seen with a deficiency (a matrix on linear RGB)."""
+    linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (x / 255 for x in rgb)]
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(np.clip(to_xyz @ np.reshape(seen, (3, 3)) @ linear, 0, 1) / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_more_and_less_differ_for_colour_blind_readers(deficiency):
+    css = (Path(explorer.__file__).parent / "page" / "style.css").read_text()
+    found = [(name, [int(x) for x in rgb]) for name, *rgb in COLOURS.findall(css)]
+    assert [name for name, _ in found] == ["hot", "cold"] * 2  # light and dark
+    for (_, hot), (_, cold) in (found[:2], found[2:]):
+        far = np.linalg.norm(_lab(hot, DEFICIENCIES[deficiency]) - _lab(cold, DEFICIENCIES[deficiency]))
+        assert far > 40  # 2.3 is just noticeable
 
 
 READY = {"alignment": ".lines button.word", "heads": ".thumb", "search": ".node", "whatif": "#view select",

@@ -6,8 +6,11 @@ writes them with the model in REGARD_MODEL, or with the bundled translator; with
 translator is shown, and nothing is written.
 """
 
+import math
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -22,13 +25,21 @@ from tests.serving.server import running
 ROOT = Path(__file__).parents[2]
 FOLDER = os.environ.get("REGARD_SCREENSHOTS")
 SIZE = {"width": 1280, "height": 820}
+HIGHEST, MARGIN = 1120, 24  # px: a reader sees a picture at a glance
 REAL = {
     "text": "I don't know why he wants to go to Boston.",
     "probe": "The doctor said that he/she was late.",
     "row": 4,
+    "column": 4,
     "word": "in",
 }
-TOY = {"text": "the red dog sees a house", "probe": "the man/dog sees a ball", "row": 2, "word": "kleiner"}
+TOY = {
+    "text": "the red dog sees a house",
+    "probe": "the man/dog sees a ball",
+    "row": 2,
+    "column": 2,
+    "word": "kleiner",
+}
 SHOWN = REAL if FOLDER else TOY
 
 
@@ -36,36 +47,87 @@ def force(page):
     """Force a word in place of the least certain token."""
     page.get_by_label("A word to force here").fill(SHOWN["word"])
     page.keyboard.press("Enter")
-    page.wait_for_selector(".node.forced")
+    page.wait_for_selector(".tree .forced")
+    page.wait_for_selector(".panel table")
+
+
+def compare_heads(page):
+    """Click the cell of the chosen word with the most weight."""
+    page.wait_for_selector(".split .card:nth-child(2) canvas[data-cell]")
+    canvas = page.locator(".matrix canvas").first
+    cell, left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("cell", "left", "top"))
+    canvas.click(
+        position={"x": left + (SHOWN["column"] + 0.5) * cell, "y": top + (SHOWN["row"] + 0.5) * cell}
+    )
+    page.wait_for_selector("#across:has-text('in head 1:')")
 
 
 def change(page):
     page.get_by_role("button", name="Change and run again").click()
-    page.wait_for_selector(".pair .answer")
+    page.wait_for_selector(".whatif + div canvas")
 
 
-# Name of the picture → state in the address, selector to wait for, action on the page, texts it shows.
+@dataclass(frozen=True)
+class Shot:
+    """A picture: state in the address, a selector to wait for, texts it shows, and what must be in it.
+
+    The picture begins at the view, or at the top of the page, and ends below the last of its points.
+    """
+
+    state: dict
+    ready: str
+    texts: tuple
+    points: tuple
+    action: Callable | None = None
+    top: str = "#view .card"
+
+
 SHOTS = {
-    "alignment": (
+    "alignment": Shot(
         {"row": SHOWN["row"]},
         ".trust-line button",
-        None,
-        (" attends to ", "Can you trust it? For "),
+        (" attends to ", "Can you trust this layer? This attention is a "),
+        ("#ask", ".lines", ".matrix canvas", ".trust-line", "#view .card"),
+        top="body",
     ),
-    "heads": (
+    "heads": Shot(
         {"map": -1, "head": 1, "row": SHOWN["row"]},
         ".trust-line button",
-        None,
-        ("Cross-attention, layer 2, head 2", "How different the heads are", "+ mask"),
+        ("Cross-attention, layer 2, head 2", "Hide heads by entropy", "How different the heads are"),
+        (
+            ".thumb[aria-pressed=true]",
+            "#head-title",
+            ".lines",
+            ".trust-line",
+            ".split > div:last-child .card:last-child",
+        ),
+        compare_heads,
     ),
-    "search": ({"beam": 4}, ".panel table", force, ("as the model searched", "from the forced tokens")),
-    "whatif": ({"map": -1}, "#view .matrix canvas", change, ("attention changed", "probability of")),
-    "trust": ({"row": SHOWN["row"]}, ".figure", None, ("Does attention explain ", "τ with leave-one-out")),
-    "compare": (
+    "search": Shot(
+        {"beam": 4},
+        ".panel table",
+        ("as the model searched", "from the forced tokens", "Click a token to force another one there."),
+        (".result", "#search-key", ".tree .forced", ".panel table", ".panel form"),
+        force,
+    ),
+    "whatif": Shot(
+        {"map": -1},
+        "#view .matrix canvas",
+        ("attention changed", "probability of", "greedy search"),
+        (".list", ".result", "#searched", ".whatif + div .pair"),
+        change,
+    ),
+    "trust": Shot(
+        {"row": SHOWN["row"]},
+        ".figure",
+        ("Does attention explain ", "This attention is a ", "what chance would give", "τ with leave-one-out"),
+        ("main h2", "#verdict", ".figures"),
+    ),
+    "compare": Shot(
         {"mode": "probe", "other": SHOWN["probe"]},
         ".triple canvas",
-        None,
         ("Probability of each translation", "difference"),
+        (".result .pair", ".result table", ".triple"),
     ),
 }
 
@@ -84,21 +146,33 @@ def shown(request):
         yield f"http://127.0.0.1:{client.port}/explore/", count
 
 
+def crop(page, shot):
+    """The part of the page that a picture shows; every point of it lies inside."""
+    boxes = [page.locator(point).first.bounding_box() for point in shot.points]
+    assert all(box and box["width"] > 0 and box["height"] > 0 for box in boxes), shot.points
+    start = max(0, page.locator(shot.top).first.bounding_box()["y"] - MARGIN / 2)
+    assert min(box["y"] for box in boxes) >= start
+    end = max(box["y"] + box["height"] for box in boxes) + MARGIN
+    return {"x": 0, "y": start, "width": SIZE["width"], "height": math.ceil(end - start)}
+
+
 def test_the_pictures_of_the_docs_show_the_views(tab, shown):
     address, maps = shown
     tab.set_viewport_size(SIZE)
     tab.emulate_media(color_scheme="light")
-    for name, (state, selector, action, texts) in SHOTS.items():
-        state = {key: maps + value if key == "map" else value for key, value in state.items()}
+    for name, shot in SHOTS.items():
+        state = {key: maps + value if key == "map" else value for key, value in shot.state.items()}
         tab.goto(f"{address}?{urlencode({'view': name, 'text': SHOWN['text'], **state})}")
-        tab.wait_for_selector(selector)
-        if action is not None:
-            action(tab)
+        tab.wait_for_selector(shot.ready)
+        if shot.action is not None:
+            shot.action(tab)
         shown_text = tab.inner_text("main")
-        assert not [text for text in texts if text not in shown_text], name
+        assert not [text for text in shot.texts if text not in shown_text], name
+        tab.wait_for_timeout(300 if FOLDER else 30)
+        clip = crop(tab, shot)
+        assert clip["height"] <= HIGHEST, name
         if FOLDER:
-            tab.wait_for_timeout(300)
-            tab.screenshot(path=Path(FOLDER) / f"explorer-{name}.png")
+            tab.screenshot(path=Path(FOLDER) / f"explorer-{name}.png", full_page=True, clip=clip)
     tab.goto("about:blank")
 
 
@@ -110,4 +184,4 @@ def test_every_picture_of_the_docs_is_one_of_these_and_exists():
     for name in used:
         content = (ROOT / "docs" / "images" / f"explorer-{name}.png").read_bytes()
         width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
-        assert content.startswith(b"\x89PNG") and (width, height) == (SIZE["width"], SIZE["height"])
+        assert content.startswith(b"\x89PNG") and width == SIZE["width"] and 300 < height <= HIGHEST

@@ -1,7 +1,5 @@
 """Tests of trust.py: figures of one output as those of `faithfulness`, and what their sentences say."""
 
-import math
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from regard.evaluation.explanation.measures import MEASURES
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.explored_model import ExploredModel
 from regard.explorer.run_job import Job
-from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS, chance_limit, readings
+from regard.explorer.trust import NO_DISTRIBUTION, OPTIONS
 from regard.models.folder import load
 from tests.decoding import model_folders
 from tests.explorer import toy
@@ -82,31 +80,3 @@ def test_if_figures_are_not_defined_a_reason_is_given(translator):
     assert "no attention" in trust(tagger("recurrent"), "ada met")[1]["reason"]
     assert "at most 128 tokens" in trust(translator, "ein Hund " * 20)[1]["reason"]
     assert "there is no token 99" in trust(translator, "ein", row=99)[1]["reason"]
-
-
-def test_chance_is_the_95_percent_bound_of_unrelated_rankings():
-    generator = torch.Generator().manual_seed(1)
-    order = torch.rand(4000, 12, generator=generator).argsort(-1).double()
-    sign = torch.sign(order[:, :, None] - order[:, None, :])
-    fixed = torch.sign(torch.arange(12.0)[:, None] - torch.arange(12.0)[None, :])
-    tau = (sign * fixed).sum((1, 2)) / (12 * 11)
-    assert float((tau.abs() > chance_limit(12)).double().mean()) == pytest.approx(0.05, abs=0.015)
-    assert chance_limit(2) == 1.0
-
-
-def test_the_sentences_follow_the_figures():
-    figures = {
-        "tau_gradient": 0.1, "tau_leave_one_out": 0.8, "change_uniform": 0.01, "change_permuted": 0.7,
-        "comprehensiveness": 0.5, "comprehensiveness_random": 0.1, "sufficiency": 0.4,
-        "sufficiency_random": 0.4,
-    }  # fmt: skip
-    texts = {reading["name"]: reading["reading"] for reading in readings(figures, 12, "Hund")}
-    assert "chance" in texts["tau_gradient"] and "agree no more" in texts["tau_gradient"]
-    assert "also count more" in texts["tau_leave_one_out"]
-    assert "hardly" in texts["change_uniform"] and "a lot" in texts["change_permuted"]
-    assert "attention finds tokens that count" in texts["comprehensiveness"]
-    assert "no more than others" in texts["sufficiency"]
-    undefined = readings({**figures, "tau_gradient": math.nan}, 12, "Hund")[0]
-    assert undefined["value"] is None and undefined["reading"].startswith("Not defined")
-    reverse = readings({**figures, "tau_gradient": -0.9}, 12, "Hund")[0]
-    assert "count less" in reverse["reading"]

@@ -1,5 +1,9 @@
 """Poolings: their formulas, no influence of padding, and watched attention weights."""
 
+import math
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -110,3 +114,25 @@ def test_order_invariant_poolings_ignore_the_order_of_states(name):
 def test_last_and_recurrent_poolings_depend_on_the_order_of_states(name):
     pooling, x = POOLINGS[name]().double(), states(1)
     assert not torch.allclose(pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)))
+
+
+def test_queries_are_normal_with_variance_one_over_width():
+    torch.manual_seed(1)
+    expected = torch.randn(3, 8) / math.sqrt(8)
+    torch.manual_seed(1)
+    assert torch.equal(AttentionPooling(8, queries=3).query, expected)
+
+
+SHAPES_ONLY = """import sys, torch
+from regard.models.folder import SkipInitialization
+from regard.models.pooling import AttentionPooling
+before = set(sys.modules)
+with torch.device("meta"), SkipInitialization():
+    AttentionPooling(8, queries=3)
+print(sorted({name.split(".")[0] for name in set(sys.modules) - before} & {"sympy", "mpmath"}))
+"""
+
+
+def test_loading_a_model_imports_no_slow_module():
+    result = subprocess.run([sys.executable, "-c", SHAPES_ONLY], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"

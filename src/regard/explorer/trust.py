@@ -1,8 +1,7 @@
-"""The faithfulness measures for one output of a run: their values, and a sentence that interprets each."""
+"""The faithfulness measures for one output of a run."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,10 @@ from regard.evaluation.explanation.explained_models import (
     ExplainedTagger,
     explained_model,
 )
-from regard.evaluation.explanation.measures import MEASURES, METRICS, TITLES, MeasureOptions
+from regard.evaluation.explanation.measures import MEASURES, MeasureOptions
 from regard.evaluation.explanation.probe import Probe
 from regard.explorer.run import Run
+from regard.explorer.trust_readings import Chance, readings, verdict
 from regard.models.tagger import Tagger
 from regard.pictures.labels import clean
 from regard.serving.http_errors import client_left
@@ -31,8 +31,6 @@ NO_DISTRIBUTION = (
     "An embedder returns a vector and chooses nothing, so there is no decision that attention could explain: "
     "these figures compare probabilities of a decision."
 )
-HARDLY, MOSTLY = 0.1, 0.5  # total variation: below, the output hardly changes; from here on, mostly
-MARGIN = 0.02  # probability by which attention must beat a random order
 Cancelled = Callable[[], bool]
 
 
@@ -76,7 +74,10 @@ def trust(
         measured = MEASURES[name](probe, OPTIONS)
         figures |= measured.metrics
         scores |= measured.scores
+    if cancelled():
+        raise client_left()
     prediction = clean(probe.explained.class_name(probe.predicted))
+    shown = readings(figures, Chance.of(probe, OPTIONS.shares), prediction)
     return {
         "row": chosen,
         "attention": list(probe.weights),
@@ -84,7 +85,8 @@ def trust(
         "probability": float(probe.distribution[probe.predicted]),
         "tokens": probe.tokens,
         "scores": {name: scores[name] for name in ("attention", "gradient", "leave_one_out")},
-        "figures": readings(figures, probe.count, prediction),
+        "verdict": verdict(shown, prediction),
+        "figures": shown,
     }
 
 
@@ -126,77 +128,3 @@ def _step_input(run: Run, explained: ExplainedModel, row: int) -> ExplainedInput
     features = [at + 1 for at in range(row)]
     ids = [run.private["first"], *target[:row]]
     return ExplainedInput(ids, tokenizer.tokens(target[:row]), features, features, row=-1)
-
-
-def readings(figures: dict[str, float], count: int, prediction: str) -> list[dict[str, Any]]:
-    """Title, value and one sentence for each measure, of a text of `count` tokens."""
-    chosen = {
-        "tau_gradient": _tau_sentence(figures["tau_gradient"], "gradient", count),
-        "tau_leave_one_out": _tau_sentence(figures["tau_leave_one_out"], "leave_one_out", count),
-        "change_uniform": _change_sentence(figures["change_uniform"], "equal attention to all tokens"),
-        "change_permuted": _change_sentence(figures["change_permuted"], "the weights in random order"),
-        "comprehensiveness": _removal_sentence(figures, prediction),
-        "sufficiency": _kept_sentence(figures, prediction),
-    }
-    return [
-        {
-            "name": name,
-            "title": METRICS[name].title,
-            "value": None if math.isnan(figures[name]) else figures[name],
-            "scale": METRICS[name].scale,
-            "reading": sentence,
-        }
-        for name, sentence in chosen.items()
-    ]
-
-
-def chance_limit(count: int) -> float:
-    """The |τ| that two unrelated rankings of `count` tokens exceed in 5 % of cases (normal approximation).
-
-    The variance of Kendall's τ under independence is 2(2n + 5) / 9n(n − 1).
-    """
-    return min(1.0, 1.96 * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1))))
-
-
-def _tau_sentence(value: float, other: str, count: int) -> str:
-    title = TITLES[other]
-    if math.isnan(value):
-        return "Not defined: all scores are equal, or there is one token."
-    limit = chance_limit(count)
-    if abs(value) <= limit:
-        return (
-            f"The rankings of the {count} tokens by attention and by {title} agree no more than by chance "
-            f"(±{limit:.2f})."
-        )
-    which = "also count more" if value > 0 else "count less"
-    return f"Tokens with more attention {which} by {title}; by chance τ stays within ±{limit:.2f}."
-
-
-def _change_sentence(value: float, how: str) -> str:
-    if value < HARDLY:
-        return f"With {how} the output hardly changes: it does not depend on these weights."
-    if value < MOSTLY:
-        return f"With {how} the output changes in part: it depends somewhat on these weights."
-    return f"With {how} the output changes a lot: it depends on these weights."
-
-
-def _removal_sentence(figures: dict[str, float], prediction: str) -> str:
-    value, random = figures["comprehensiveness"], figures["comprehensiveness_random"]
-    if math.isnan(value) or math.isnan(random):
-        return "Not defined: removing tokens leaves no text."
-    found = "attention finds tokens that count" if value > random + MARGIN else "attention finds none"
-    return (
-        f"Without the tokens of most attention the probability of “{prediction}” falls by {value:.2f}, "
-        f"without random ones by {random:.2f}: {found}."
-    )
-
-
-def _kept_sentence(figures: dict[str, float], prediction: str) -> str:
-    value, random = figures["sufficiency"], figures["sufficiency_random"]
-    if math.isnan(value) or math.isnan(random):
-        return "Not defined: no text is left."
-    found = "they say more than others" if value < random - MARGIN else "they say no more than others"
-    return (
-        f"With the tokens of most attention alone the probability of “{prediction}” falls by {value:.2f}, "
-        f"with random ones alone by {random:.2f}: {found}."
-    )

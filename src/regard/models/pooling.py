@@ -188,7 +188,9 @@ class AttentionPooling(nn.Module):
     ) -> None:
         super().__init__()
         self.width = queries * width
-        self.query = nn.Parameter(torch.randn(queries, width) / math.sqrt(width))
+        query = torch.empty(queries, width).normal_()
+        # Arithmetic on meta tensors, which loading starts with, imports sympy and torch._dynamo: 2 s.
+        self.query = nn.Parameter(query if query.is_meta else query / math.sqrt(width))
         self.attention = MultiHead(
             width,
             heads,

@@ -34,12 +34,22 @@ class Erasure:
 
 def erasure(probe: Probe, scores: Tensor, shares: Sequence[float] = SHARES) -> Erasure:
     """Comprehensiveness and sufficiency of an explanation; the top k are at least one token."""
-    order = scores.argsort(descending=True, stable=True).tolist()
+    return erasures(probe, [scores], shares)[0]
+
+
+def erasures(probe: Probe, explanations: Sequence[Tensor], shares: Sequence[float] = SHARES) -> list[Erasure]:
+    """`erasure` of several explanations at once; sets of tokens that they share are removed once."""
     counts = [min(probe.count, max(1, round(share * probe.count))) for share in shares]
-    removed = [order[:count] for count in counts] + [order[count:] for count in counts]
-    p = probe.without(removed)[:, probe.predicted]
+    removed = []
+    for scores in explanations:
+        order = scores.argsort(descending=True, stable=True).tolist()
+        top, others = [order[:count] for count in counts], [order[count:] for count in counts]
+        removed.append([frozenset(part) for part in top + others])
+    distinct = {part: row for row, part in enumerate(dict.fromkeys(p for parts in removed for p in parts))}
+    p = probe.without([sorted(part) for part in distinct])[:, probe.predicted]
     fall = (float(probe.distribution[probe.predicted]) - p).tolist()
-    return Erasure(tuple(fall[: len(counts)]), tuple(fall[len(counts) :]))
+    falls = [tuple(fall[distinct[part]] for part in parts) for parts in removed]
+    return [Erasure(values[: len(counts)], values[len(counts) :]) for values in falls]
 
 
 def without_weights(probe: Probe, removed: Sequence[Sequence[int]]) -> Tensor:

@@ -1,13 +1,13 @@
 // Which source words a translation attends to: two lines of words with curves, and a matrix of words.
 
 import * as api from "./api.js";
-import { announce, choice, el, levelChips } from "./dom.js";
+import { choice, el, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, reading, weight } from "./format.js";
+import { headOptions } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { entries, merge, readRow } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
 function goldForm(model, { rerun }, draw) {
@@ -50,22 +50,17 @@ export function alignmentView(run, model, actions) {
     if (row < 0 || !data) return;
     matrix.move(row, column, false);
     lines.choose(row);
-    const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-    const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
-    sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
+    readRow(sub, data, rows, columns, row, column);
   }
 
   function showControls() {
-    const heads = [["mean", "mean of heads"], ...Array.from({ length: map.heads }, (_, h) => [String(h), `head ${h + 1}`])];
     controls.replaceChildren(
-      choice("layer", maps.map((m) => [String(m.index), String(m.layer + 1)]), map.index, (value) => {
+      choice("layer", maps.map((m) => [m.index, String(m.layer + 1)]), map.index, (value) => {
         map = maps.find((m) => String(m.index) === value);
         set({ map: value });
         load();
       }),
-      ...(map.heads > 1 ? [choice("head", heads, which(), (value) => { set({ head: value }); load(); }, true)] : []),
+      ...(map.heads > 1 ? [choice("head", headOptions(map), which(), (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, level), ...(model.can?.includes("export") ? [menu] : []),
     );
   }
@@ -102,7 +97,7 @@ export function alignmentView(run, model, actions) {
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
-    merged.textContent = state.level === "words" ? "· summed over the tokens of a source word, mean over those of a target word" : "";
+    merged.textContent = state.level === "words" ? "summed over the tokens of a source word, mean over those of a target word" : "";
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);

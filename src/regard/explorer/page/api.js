@@ -93,6 +93,9 @@ export function head(run, map, which, stage = "") {
   return heads.get(key);
 }
 
+/** The exact weights of one row in every head: Float32Array of heads × columns. */
+export const row = async (run, map, index) => new Float32Array(await bytes(run, `maps/${map}/rows/${index}`));
+
 /** A picture of one head or the mean, or all weights, as a file: svg, html, pdf or npz. */
 export async function file(run, map, which, level, format) {
   const query = new URLSearchParams({ level });

@@ -25,7 +25,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "" }; // state of one text, cleared for another
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -56,7 +56,7 @@ async function show(name) {
   if (needsRun && !current) {
     page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
   } else if (needsRun && !view.plain && !current.maps.length) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show."));
+    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show. Compare and Mechanism work without."));
   } else if (view.fits && !view.fits(current)) {
     page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
   } else {

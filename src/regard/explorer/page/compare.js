@@ -3,10 +3,10 @@
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
 import { announce, chip, choice, el, fit, levelChips } from "./dom.js";
-import { inside, percent, probability, weight } from "./format.js";
+import { headOptions, inside, largest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { axes, merge } from "./words.js";
 
 const PROBES = {
   translate: ["The doctor said that he/she was late.", "The nurse said that he/she was late.", "He/She is a teacher."],
@@ -71,8 +71,7 @@ function pictures(runs, names) {
     const map = same(run);
     if (!map) return null;
     const which = state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean";
-    const rows = entries(run.sides[map.rowSide], state.level).filter((entry) => entry.tokens.every((t) => t < map.rows));
-    const columns = entries(run.sides[map.columnSide], state.level);
+    const [rows, columns] = axes(run, map, state.level);
     return { map, rows, columns, data: merge(await api.head(run, map.i, which), map.columns, rows, columns) };
   }
 
@@ -94,8 +93,8 @@ function pictures(runs, names) {
     rows.forEach(([i, j], r) => columns.forEach(([m, n], c) => {
       data[r * columns.length + c] = b.data[j * b.columns.length + n] - a.data[i * a.columns.length + m];
     }));
-    const most = Math.max(1e-6, ...data.map(Math.abs));
-    const part_ = picture("difference", "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
+    const most = largest(data);
+    const part_ = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
       { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
     part_.append(el("p", { class: "legend dim" }, `less −${most.toFixed(2)}`, el("i", { class: "signed" }), `+${most.toFixed(2)} more`));
     return part_;
@@ -104,8 +103,8 @@ function pictures(runs, names) {
   async function load() {
     const map = runs[0].maps[index];
     controls.replaceChildren(
-      choice("attention", runs[0].maps.map((m, i) => [String(i), `${m.kind} ${m.layer + 1}`]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
-      ...(map.heads > 1 ? [choice("head", [["mean", "mean of heads"], ...Array.from({ length: map.heads }, (_, h) => [String(h), `head ${h + 1}`])],
+      choice("attention", runs[0].maps.map((m, i) => [i, mapName(m)]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
+      ...(map.heads > 1 ? [choice("head", headOptions(map),
         Number(state.head) < map.heads ? state.head : "mean", (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, (value) => { set({ level: value }); load(); }));
     const parts = await Promise.all(runs.map(part));
@@ -128,8 +127,7 @@ export function view(run, model, { request }) {
   function showModes() {
     chips.replaceChildren(...Object.entries(modes).map(([mode, text]) => chip(text, state.mode === mode, () => { set({ mode, other: "" }); result.replaceChildren(); showModes(); compare(); })));
     if (state.mode === "model") {
-      const others = model.models.map((name, i) => [String(i), name]).slice(1);
-      form.replaceChildren(el("p", { class: "dim" }, `${model.models[0]} and ${others.map(([, name]) => name).join(", ")} with the text above.`));
+      form.replaceChildren(el("p", { class: "dim" }, `${model.models.join(" and ")} with the text above.`));
       return;
     }
     const probe = state.mode === "probe";

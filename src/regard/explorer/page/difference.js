@@ -19,10 +19,12 @@ export function matches(a, b) {
   return pairs;
 }
 
-const split = (text) => text.split(/\s+/u).filter(Boolean);
+/** Words and punctuation marks, each with the space before it. */
+const split = (text) => text.trim().match(/\s*(?:[\p{L}\p{M}\p{N}]+(?:['’][\p{L}\p{M}\p{N}]+)*|\S)/gu) ?? [];
 
 /** The words of `after`, those that `before` does not share marked. */
 export function marked(before, after) {
-  const words = split(after), shared = new Set(matches(split(before), words).map(([, j]) => j));
-  return words.flatMap((word, i) => [i ? " " : "", shared.has(i) ? word : el("ins", {}, word)]);
+  const words = split(after), plain = (list) => list.map((word) => word.trim());
+  const shared = new Set(matches(plain(split(before)), plain(words)).map(([, j]) => j));
+  return words.flatMap((word, i) => [word.slice(0, -word.trim().length), shared.has(i) ? word.trim() : el("ins", {}, word.trim())]);
 }

@@ -57,7 +57,7 @@ export function rove(container, selector) {
     if (here < 0) return;
     let next = null;
     if (event.key in steps) {
-      const rtl = getComputedStyle(items[here]).direction === "rtl" && event.key.length > 9 ? -1 : 1;
+      const rtl = getComputedStyle(container).direction === "rtl" && /Left|Right/u.test(event.key) ? -1 : 1;
       next = items[here + rtl * steps[event.key]];
     }
     if (event.key === "Home") next = items[0];

@@ -2,6 +2,20 @@
 
 const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unknown" };
 
+export const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
+
+/** The name of an attention map, of one of its heads or of their mean ("mean"); layers and heads count from 1. */
+export function mapName({ kind, layer, heads }, head = null) {
+  const which = head === null ? "" : head === "mean" ? (heads > 1 ? ", mean of heads" : "") : `, head ${Number(head) + 1}`;
+  return `${KINDS[kind]}, layer ${layer + 1}${which}`;
+}
+
+/** The heads of a map as options, their mean first. */
+export const headOptions = ({ heads }) => [["mean", "mean of heads"], ...Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`])];
+
+/** The largest finite magnitude; a map may have too many values for Math.max(...values). */
+export const largest = (values) => values.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 1e-6);
+
 /** A token without its word-boundary mark; special tokens by name. */
 export function token(text) {
   if (text in NAMES) return NAMES[text];
@@ -9,8 +23,8 @@ export function token(text) {
   return shown === "" ? "␣" : shown.replaceAll("▁", " ");
 }
 
-/** Whether tokens mark where a word begins. */
-export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]/u.test(text));
+/** Whether tokens mark where a word begins; single characters do not. */
+export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]./u.test(text));
 
 /** A token among others: with marks, one that continues a word starts with a hyphen. */
 export const part = (text, marks) => (marks && /^[\p{L}\p{M}\p{N}]/u.test(text) ? `‑${token(text)}` : token(text));
@@ -30,6 +44,9 @@ export function top(row, count) {
   const total = row.reduce((sum, w) => sum + w, 0);
   return { order, rest: Math.max(0, total - order.reduce((sum, i) => sum + row[i], 0)) };
 }
+
+/** The direction of a text: that of its first letter. */
+export const direction = (text) => (/^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? "rtl" : "ltr");
 
 /** A word inside a sentence; a right-to-left one is isolated, so that numbers after it stay there. */
 export const inside = (text) => (/[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? `\u2068${text}\u2069` : text);

@@ -3,18 +3,18 @@
 import * as api from "./api.js";
 import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { inside, reading, weight } from "./format.js";
+import { inside, KINDS, largest, mapName, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { set, state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { axes, merge, readRow } from "./words.js";
 
-const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
 const AXES = {
   encoder: ["query", "key"], decoder: ["generates", "has read"], cross: ["target", "source"], pooling: ["query", "token"],
 };
 const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weights" };
 const UNITS = { entropy: "bits", distance: "tokens" };
+const MEANING = "Hide heads by entropy (0 bits: all weight on one token) or distance (mean number of tokens between a word and what it attends to).";
 
 /** The colours of the 256 values of a thumbnail on the background of `node`: blue, green, red, 0. */
 function palette(node) {
@@ -37,6 +37,8 @@ function thumbnail(bytes, rows, columns, colours) {
 /** The entropy and distance of a head, once they are there. */
 const statistics = (map, h) => Object.entries(UNITS).filter(([name]) => map[name])
   .map(([name, unit]) => `${name} ${map[name][h].toFixed(name === "entropy" ? 2 : 1)} ${unit}`).join(" · ");
+
+const tooltip = (map, h) => [mapName(map, h), statistics(map, h)].filter(Boolean).join("\n");
 
 /** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
 function limit(name, run, onchange) {
@@ -98,6 +100,7 @@ export function headsView(run, model, actions) {
   const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
   const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
   const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin });
+  const across = el("p", { class: "dim", id: "across" });
   const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
@@ -106,23 +109,38 @@ export function headsView(run, model, actions) {
     if (!bytes) return;
     colours = palette(overview.closest(".card"));
     filter.replaceChildren(...(kinds.length > 1 ? ["all", ...kinds].map((kind) =>
-      chip(kind, state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
+      chip(KINDS[kind] ?? "all", state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
     const shown = kinds.filter((kind) => !kinds.includes(state.kind) || kind === state.kind);
     const layers = shown.map((kind) => [kind, run.maps.map((map, i) => (map.kind === kind ? layer(map, i) : null)).filter(Boolean)]);
-    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), list)));
+    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), headNumbers(kind), list)));
     const all = run.maps.reduce((sum, map) => sum + map.heads, 0), seen = overview.querySelectorAll(".thumb").length;
     count.textContent = seen === all ? "" : `${seen} of ${all} heads`;
     mark();
   }
 
+  /** A line of the overview: a head keeps its column where others are hidden. */
+  function line(name, heads, cells) {
+    const grid = el("div", {}, cells);
+    grid.style.setProperty("--heads", heads);
+    return el("div", { class: "layer" }, el("span", {}, name), grid);
+  }
+
+  function headNumbers(kind) {
+    const most = Math.max(...run.maps.filter((map) => map.kind === kind).map((map) => map.heads));
+    const node = line("head", most, Array.from({ length: most }, (_, h) => el("span", {}, String(h + 1))));
+    node.setAttribute("aria-hidden", "true"); // each thumbnail has its name
+    return node;
+  }
+
   function layer(map, i) {
     const buttons = bytes[i].map((cells, h) => (passes(map, h) ? el("button", {
-      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": `${map.kind} layer ${map.layer + 1} head ${h + 1}`,
-      title: statistics(map, h),
+      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": mapName(map, h),
+      title: tooltip(map, h),
       "data-map": i, "data-head": h,
       onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
     }, thumbnail(cells, ...map.thumbnail, colours)) : null)).filter(Boolean);
-    return buttons.length ? el("div", { class: "layer" }, el("span", { title: `layer ${map.layer + 1}` }, String(map.layer + 1)), el("div", {}, buttons)) : null;
+    for (const button of buttons) button.style.gridColumn = Number(button.dataset.head) + 1;
+    return buttons.length ? line(`layer ${map.layer + 1}`, map.heads, buttons) : null;
   }
 
   function mark() {
@@ -134,24 +152,31 @@ export function headsView(run, model, actions) {
   function pin(row, column) {
     set({ row });
     choose(row, column);
+    if (column >= 0 && !shownStage) compareHeads(row, column);
+  }
+
+  /** The weight of one cell in every head of the layer. */
+  async function compareHeads(row, column) {
+    const { heads: count, columns: width } = run.maps[index], from = rows[row], to = columns[column];
+    const all = await Promise.all(from.tokens.map((t) => api.row(run, index, t)));
+    const share = (h) => all.reduce((sum, values) => to.tokens.reduce((s, t) => s + values[h * width + t], sum), 0) / all.length;
+    across.textContent = `${inside(from.text)} → ${inside(to.text)} in head ${Array.from({ length: count }, (_, h) => `${h + 1}: ${weight(share(h))}`).join(" · ")}`;
+    announce(across.textContent);
   }
 
   function choose(row, column) {
     if (row < 0 || row >= rows.length || !data) return;
     matrix.move(row, column, false);
-    const values = data.subarray(row * columns.length, (row + 1) * columns.length), name = rows[row].text;
     if (shownStage) {
-      const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3));
+      const values = data.subarray(row * columns.length, (row + 1) * columns.length);
+      const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3).replace("-", "−"));
       const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
       const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
-      sub.replaceChildren(el("b", { dir: "auto" }, name), ` — ${column < 0 ? "largest " : ""}${text}`);
+      sub.replaceChildren(el("b", { dir: "auto" }, rows[row].text), ` — ${column < 0 ? "largest " : ""}${text}`);
       return announce(sub.textContent);
     }
     lines.choose(row);
-    const [, text] = reading(name, values, columns.map((c) => c.text));
-    const exact = column < 0 ? "" : ` — ${inside(columns[column].text)}: ${weight(values[column])}`;
-    sub.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact}`);
-    announce(column < 0 ? `${name} attends to ${text}` : `${inside(name)}, ${inside(columns[column].text)}: ${weight(values[column])}`);
+    readRow(sub, data, rows, columns, row, column);
   }
 
   function showStages() {
@@ -163,12 +188,12 @@ export function headsView(run, model, actions) {
     const map = run.maps[index], stage = model.can?.includes("stages") ? state.stage : "", level = stage ? "tokens" : state.level;
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
-    title.textContent = `${KINDS[map.kind]}, layer ${map.layer + 1}, head ${head + 1}`;
+    title.textContent = mapName(map, head);
+    title.title = `in Python: weights of ${map.name}, head ${head}`;
     detail.textContent = statistics(map, head);
     const weights = await api.head(run, index, head, stage);
     shownStage = stage;
-    rows = entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows));
-    columns = entries(run.sides[map.columnSide], level);
+    [rows, columns] = axes(run, map, level);
     data = stage ? weights : merge(weights, map.columns, rows, columns);
     const [rowName, columnName] = AXES[map.kind];
     if (!stage) {
@@ -176,10 +201,12 @@ export function headsView(run, model, actions) {
       space.replaceChildren(lines.node);
       lines.show(data, rows, columns);
     } else space.replaceChildren();
-    const most = stage ? Math.max(1e-6, ...weights.filter(Number.isFinite).map(Math.abs)) : 1;
+    const most = stage ? largest(weights) : 1;
+    across.textContent = stage || map.heads < 2 ? "" : "Click a cell to see its weight in every head of this layer.";
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
-    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "  dots are masked" : ""] : ["0", el("i"), "1"]));
-    choose(Math.min(Math.max(0, matrix.row < 0 ? Number(state.row) : matrix.row), rows.length - 1), -1);
+    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
+    const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row);
+    choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
     trust.update(map);
     await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
@@ -188,7 +215,7 @@ export function headsView(run, model, actions) {
   /** Write entropy and distance where they belong; they come after the first picture. */
   async function showStatistics() {
     await api.headStatistics(run);
-    for (const button of overview.querySelectorAll(".thumb")) button.title = statistics(run.maps[button.dataset.map], button.dataset.head);
+    for (const button of overview.querySelectorAll(".thumb")) button.title = tooltip(run.maps[button.dataset.map], Number(button.dataset.head));
     detail.textContent = statistics(run.maps[index], head);
   }
 
@@ -204,7 +231,8 @@ export function headsView(run, model, actions) {
   start().catch((error) => { sub.textContent = error.message; });
   return el("div", { class: "split" },
     el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
-      el("p", { class: "dim" }, "Layers downwards; each head scaled to its largest weight.")), filter,
-      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count), overview), different.node),
-    el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, trust.node));
+      el("p", { class: "dim" }, "Click one to enlarge it. Each is scaled to its largest weight.")), filter,
+      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p", { class: "dim" }, MEANING)), overview)),
+    el("div", {}, el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, across, trust.node),
+      different.node));
 }

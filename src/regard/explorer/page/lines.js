@@ -1,7 +1,7 @@
 // Two texts with curves between a chosen word and the words that get its weight.
 
 import { el, rove } from "./dom.js";
-import { top } from "./format.js";
+import { direction, top } from "./format.js";
 import { alpha } from "./matrix.js";
 
 const SHOWN = 8; // curves per word
@@ -37,6 +37,9 @@ export class Lines {
     Object.assign(this, { weights, rows, columns });
     this.node.classList.toggle("long", rows.length + columns.length > LONG);
     if (!same) {
+      const sentence = (all) => direction(all.filter((entry) => !entry.special).map((entry) => entry.text).join(" "));
+      this.keys.dir = sentence(columns);
+      this.queries.dir = sentence(rows);
       this.keys.replaceChildren(...columns.map((entry) =>
         el("span", { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" }, entry.text)));
       this.queries.replaceChildren(...rows.map((entry, i) => el("button", {

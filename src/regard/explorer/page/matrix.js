@@ -5,6 +5,7 @@ import { el } from "./dom.js";
 
 const FONT = "14px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
 const LARGEST = 44, SMALLEST = 5, LABEL = 14; // cell sizes in px; below LABEL only some labels are drawn
+const STEEP = 22; // px of a cell below which column labels stand steeper
 const SHAPES = 3000; // cells up to which each has a rounded shape of its own
 const FAINT = 0.04; // opacity below which nothing is painted
 const OVERVIEW = 84; // px of the overview of a matrix that is larger than its window
@@ -77,11 +78,12 @@ export class Matrix {
     context.font = FONT;
     const measure = (entries) => Math.max(...entries.map((e) => context.measureText(e.text).width));
     this.left = Math.ceil(Math.min(measure(this.rows), width * 0.3, 150)) + 12;
-    this.top = Math.ceil(Math.min(measure(this.columns), 110) * 0.82) + 16;
     // Slanted labels reach beyond the last column.
     const right = Math.max(8, Math.ceil(Math.min(context.measureText(this.columns.at(-1).text).width, 110) * 0.6) + 4);
     const fitting = (width - this.left - right - 2) / this.columns.length;
     const usual = Math.max(SMALLEST, Math.min(this.largest, Math.floor(fitting)));
+    this.slant = (this.size || usual) < STEEP ? 1.35 : 0.92; // radians; labels of narrow columns would overlap
+    this.top = Math.ceil(Math.min(measure(this.columns), 110) * Math.sin(this.slant)) + 18;
     this.tools.hidden = fitting >= LABEL && this.top + usual * this.rows.length <= high;
     const whole = Math.min((width - this.left - right - 2) / this.columns.length, (high - this.top - 4) / this.rows.length);
     this.whole = Math.max(0.5, Math.min(this.largest, whole));
@@ -226,7 +228,7 @@ export class Matrix {
       if (at < left || !drawn(x, this.column)) continue;
       context.save();
       context.translate(at + 2, top - 7);
-      context.rotate(-Math.PI / 3.4);
+      context.rotate(-this.slant);
       context.fillStyle = colour(columns[x], x === this.column);
       context.fillText(shorten(context, columns[x].text, 110), 0, 0);
       context.restore();

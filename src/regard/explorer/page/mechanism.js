@@ -3,6 +3,7 @@
 import { attend, ENERGIES, MASKS, NORMALISERS } from "./calculus.js";
 import { announce, choice, el } from "./dom.js";
 import { alpha } from "./matrix.js";
+import { set, stored } from "./state.js";
 
 const DEFAULT = {
   words: ["the", "dog", "chased", "it"],
@@ -13,10 +14,23 @@ const DEFAULT = {
 const n = (x) => (Object.is(x, -0) ? 0 : x).toFixed(2).replace("-", "−");
 const sub = (name, ...index) => `${name}[${index.map((i) => i + 1).join(",")}]`;
 
+const OPTIONS = { energy: "scaled dot", mask: "none", slope: 0, positions: false, temperature: 1, normaliser: "softmax" };
+const CHOICES = { energy: Object.keys(ENERGIES), mask: Object.keys(MASKS), slope: [0, 0.25, 1], positions: [false, true],
+  temperature: [0.25, 0.5, 1, 2, 5], normaliser: Object.keys(NORMALISERS) };
+const NAMES = { slope: ["bias", ["none", "ALiBi, slope ¼", "ALiBi, slope 1"]], positions: ["positions", ["none", "sinusoidal"]] };
+
+/** Numbers and options of the address, if they are sound; else the example. */
+function start() {
+  const { words, q, k, v, ...given } = stored("mechanism") ?? {};
+  const rows = (x) => Array.isArray(x) && x.length === words.length && x.every((row) => row?.length === 2 && row.every(Number.isFinite));
+  const sound = Array.isArray(words) && words.length > 1 && words.length < 7 && words.every((word) => typeof word === "string") && [q, k, v].every(rows);
+  const options = Object.entries(OPTIONS).map(([key, value]) => [key, CHOICES[key].includes(given[key]) ? given[key] : value]);
+  return { data: sound ? { words, q, k, v } : structuredClone(DEFAULT), options: Object.fromEntries(options) };
+}
+
 export function view() {
-  const data = structuredClone(DEFAULT);
-  const options = { energy: "scaled dot", mask: "none", slope: 0, positions: false, temperature: 1, normaliser: "softmax" };
-  let chosen = { stage: "weights", row: 3, column: 1 };
+  const { data, options } = start();
+  let chosen = { stage: "weights", row: data.words.length - 1, column: 1 };
   const controls = el("div", { class: "controls" }), inputs = el("div", { class: "tables" }), stages = el("div", { class: "tables" });
   const trace = el("div", { class: "trace" });
   let result = attend({ ...data, ...options });
@@ -34,7 +48,7 @@ export function view() {
         const value = Number(event.target.value);
         if (!Number.isFinite(value) || event.target.value === "") return;
         data[name][r][i] = Math.max(-99, Math.min(99, value));
-        update();
+        update(true);
       },
     }))));
   }
@@ -94,7 +108,8 @@ export function view() {
     for (const input of inputs.querySelectorAll("input[data-part]")) input.classList.toggle("used", keys.has(`${input.dataset.part}/${input.dataset.row}`));
   }
 
-  function update() {
+  function update(changed = false) {
+    if (changed) set({ mechanism: JSON.stringify({ ...data, ...options }) });
     result = attend({ ...data, ...options });
     const dims = data.v[0].map((_, i) => String(i + 1));
     stages.replaceChildren(
@@ -114,23 +129,20 @@ export function view() {
     data.words = words;
     chosen = { ...chosen, row: Math.min(chosen.row, words.length - 1), column: Math.min(chosen.column, chosen.stage === "output" ? 1 : words.length - 1) };
     showInputs();
-    update();
+    update(true);
   }
 
   function showInputs() {
     inputs.replaceChildren(numbers("q", "Queries", "what a word asks for"), numbers("k", "Keys", "what a word offers"), numbers("v", "Values", "what a word passes on"));
   }
 
-  const keys = (object) => Object.keys(object).map((key) => [key, key]);
-  const change = (key, read = (x) => x) => (value) => { options[key] = read(value); update(); };
+  const select = ([key, values]) => {
+    const [name, texts] = NAMES[key] ?? [key, values];
+    return choice(name, values.map((value, i) => [i, String(texts[i])]), values.indexOf(options[key]), (i) => { options[key] = values[i]; update(true); });
+  };
   const text = el("input", { value: data.words.join(" "), size: 22, dir: "auto", "aria-label": "Two to six words", oninput: () => setWords(text.value) });
   controls.append(el("label", { class: "field" }, "words ", text),
-    choice("energy", keys(ENERGIES), options.energy, change("energy")),
-    choice("mask", keys(MASKS), options.mask, change("mask")),
-    choice("bias", [["0", "none"], ["0.25", "ALiBi, slope ¼"], ["1", "ALiBi, slope 1"]], "0", change("slope", Number)),
-    choice("positions", [["", "none"], ["1", "sinusoidal"]], "", change("positions", Boolean)),
-    choice("temperature", ["0.25", "0.5", "1", "2", "5"].map((x) => [x, x]), "1", change("temperature", Number)),
-    choice("normaliser", keys(NORMALISERS), options.normaliser, change("normaliser")));
+    ...Object.entries(CHOICES).map(select));
   showInputs();
   update();
   return el("div", {},

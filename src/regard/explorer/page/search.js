@@ -10,6 +10,10 @@ import { set, state } from "./state.js";
 const LINE = 44, GAP = 26, FONT = "15px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
 const STATUS = { kept: "kept", ended: "finished", pruned: "pruned" };
 
+// What the frames of tokens mean: class and text.
+const KEY = [["sure", "likely"], ["kept", "in another hypothesis"], ["left", "kept for a while, pruned later"], ["pruned", "pruned at once"],
+  ["forced", "forced"], ["selected", "selected"]];
+
 /** Assign a line to each shown node: first the hypotheses in order, then dropped paths on the first free line. */
 function lines(tree, pruned) {
   const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map([[0, 0]]), ends = [];
@@ -95,6 +99,12 @@ class Tree {
     this.onchoose(i);
   }
 
+  /** Scroll sideways to the chosen token. */
+  reveal() {
+    const button = this.buttons.get(this.chosen);
+    if (button) this.node.scrollLeft = button.offsetLeft - (this.node.clientWidth - button.offsetWidth) / 2;
+  }
+
   mark() {
     const reachable = this.buttons.has(this.chosen) ? this.chosen : this.buttons.keys().next().value;
     for (const [i, button] of this.buttons) {
@@ -136,6 +146,7 @@ function alternatives(tree, i, force) {
 export function view(run, model, { request, force }) {
   const space = el("div", {}), panel = el("div", { class: "panel" }), result = el("div", { class: "result" }), filter = el("div", { class: "controls" });
   const error = el("p", { class: "error", role: "alert", hidden: true });
+  const key = el("p", { class: "legend dim", id: "search-key" });
   const forced = state.prefix.split(",").filter(Boolean).map(Number);
   let tree = null, drawn = null;
 
@@ -173,7 +184,9 @@ export function view(run, model, { request, force }) {
   }
 
   function showFilter() {
-    filter.replaceChildren(chip("pruned", state.pruned !== "", () => { set({ pruned: state.pruned ? "" : "1" }); showFilter(); drawn.show(state.pruned !== ""); }));
+    filter.replaceChildren(chip("show all pruned tokens", state.pruned !== "", () => { set({ pruned: state.pruned ? "" : "1" }); showFilter(); drawn.show(state.pruned !== ""); }));
+    const sign = ([kind, text]) => el("span", {}, el("span", { class: `node ${kind}` }, "token"), text);
+    key.replaceChildren(...KEY.filter(([kind]) => (kind !== "forced" || forced.length) && (kind !== "pruned" || state.pruned)).map(sign));
   }
 
   async function load() {
@@ -189,11 +202,12 @@ export function view(run, model, { request, force }) {
     const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
     const doubt = free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
     if (doubt) drawn.choose(state.node !== "" && Number(state.node) > 0 && Number(state.node) < tree.nodes.length ? Number(state.node) : doubt);
+    drawn.reveal();
   }
 
   load().catch(fail);
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "What the search kept and pruned"),
-      el("p", { class: "dim" }, "Left to right; the best hypothesis on top, others from where they differ. Darker is likelier; the number is the score."), filter),
-    result, error, space, panel);
+      el("p", { class: "dim" }, "Left to right; the best hypothesis on top, others from where they differ. The number is the score: log p per token.")),
+    result, error, el("div", { class: "controls spread" }, el("p", {}, "Click a token to force another one there."), filter), key, space, panel);
 }

@@ -8,6 +8,9 @@ const DEFAULTS = {
   token: "", // the output token that the view Trust explains
   target: "", links: "", // a given translation, and gold links
   mode: "", other: "", // of the comparison
+  changes: "", // of What if, as JSON
+  attention: "", // the map that the view Trust tests
+  mechanism: "", // as JSON
 };
 const LONGEST = 4000; // characters; a longer text is not put into the address
 export const state = { ...DEFAULTS };
@@ -22,5 +25,10 @@ export function set(changes) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) if (value !== DEFAULTS[key] && value.length <= LONGEST) query.set(key, value);
   const text = query.toString();
-  history.replaceState(null, "", text ? `?${text}` : location.pathname);
+  try { history.replaceState(null, "", text ? `?${text}` : location.pathname); } catch { /* a page from a file has no such address */ }
+}
+
+/** A value of the address that is JSON; null if it is missing or broken. */
+export function stored(key) {
+  try { return JSON.parse(state[key]); } catch { return null; }
 }

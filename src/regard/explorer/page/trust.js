@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { announce, choice, el, rove } from "./dom.js";
-import { marksWords, part, percent, token, weight } from "./format.js";
+import { mapName, marksWords, part, percent, token, weight } from "./format.js";
 import { set, state } from "./state.js";
 
 const SHORT = 40; // for longer texts the line beside a picture shows only a button; computing it takes too long
@@ -29,18 +29,32 @@ function chosen(run) {
 
 const value = (x) => (x === null ? "–" : x.toFixed(2).replace("-", "−"));
 
-/** A bar from 0 to a value between −1 and 1. */
-function meter(x, signed) {
-  const bar = el("i"), size = Math.min(1, Math.abs(x ?? 0)) * (signed ? 50 : 100);
-  bar.style.width = `${size}%`;
-  if (signed) bar.style.marginInlineStart = `${x < 0 ? 50 - size : 50}%`;
-  return el("span", { class: signed ? "meter signed" : "meter" }, bar);
+/** A bar from 0 to a value of at most 1. */
+function meter(x) {
+  const bar = el("i");
+  bar.style.width = `${100 * Math.min(1, x)}%`;
+  return el("span", { class: "meter" }, bar);
 }
 
-function figure({ name, title, value: x, scale, reading }) {
-  return el("div", { class: "figure", "data-figure": name }, el("h3", {}, title), meter(x, name.startsWith("tau")),
-    el("span", { class: "num" }, value(x)), el("p", {}, reading), el("p", { class: "dim" }, scale));
+/** A bar from 0 to a value, over the band of chance, on a scale from `lowest` (or the value) to 1. */
+function gauge(x, band, lowest) {
+  const low = Math.min(lowest, x ?? 0), at = (y) => (100 * (Math.max(low, Math.min(1, y)) - low)) / (1 - low);
+  const part = (kind, from, to) => {
+    const node = el("i", { class: kind });
+    Object.assign(node.style, { left: `${at(from)}%`, width: `${at(to) - at(from)}%` });
+    return node;
+  };
+  return el("span", { class: "gauge", "aria-hidden": "true" }, band ? part("chance", ...band) : null,
+    x === null ? null : part("value", Math.min(0, x), Math.max(0, x)), part("zero", 0, 0));
 }
+
+function figure({ name, title, value: x, band, beyond, scale, reading }) {
+  return el("div", { class: "figure", "data-figure": name, "data-beyond": beyond }, el("h3", {}, title), gauge(x, band, name.startsWith("tau") ? -1 : 0),
+    el("span", {}, el("span", { class: "num" }, value(x)), beyond === null ? "" : el("b", { class: "sign", role: "img", "aria-label": beyond ? "beyond chance" : "not beyond chance" }, beyond ? " ✓" : " –")), el("p", {}, reading), el("p", { class: "dim" }, scale));
+}
+
+/** The verdict on all figures. */
+const judged = ({ claim, reason }) => [el("b", { dir: "auto" }, claim), `: ${reason}.`];
 
 /** Tokens of the input with their importance by three measures, each column scaled to its largest value. */
 function scores({ tokens, scores: by }) {
@@ -55,7 +69,7 @@ export function view(run, model) {
   const maps = run.maps.filter((map) => explains(run, map));
   const words = el("div", { class: "side", role: "group", "aria-label": "Output to explain" }), body = el("div", { "aria-live": "polite" });
   const title = el("h2", {}), sub = el("p", { class: "dim" });
-  let row = chosen(run), attention = "";
+  let row = chosen(run), attention = maps.some((map) => map.name === state.attention) ? state.attention : "";
   rove(words, "button");
 
   function showWords() {
@@ -77,35 +91,36 @@ export function view(run, model) {
         return;
       }
       title.replaceChildren("Does attention explain ", el("b", { dir: "auto" }, found.prediction), "?");
-      sub.textContent = `The model gave it a probability of ${percent(found.probability)}.`;
-      body.replaceChildren(el("div", { class: "figures" }, found.figures.map(figure)),
+      sub.textContent = `The model gave it a probability of ${percent(found.probability)}.${outputs(run).length > 1 ? " Click another one below." : ""}`;
+      body.replaceChildren(el("p", { class: "notice", id: "verdict", "data-grade": found.verdict.grade }, judged(found.verdict)),
+        el("p", { class: "legend dim" }, el("i", { class: "chance" }), "what chance would give, or for changes of the output, too little to count. ✓ speaks for attention, – does not."),
+        el("div", { class: "figures" }, found.figures.map(figure)),
         el("h3", {}, "Importance of each token, by three measures"), scores(found));
-      announce(found.figures.map(({ title: name, value: x }) => `${name} ${value(x)}`).join("; "));
+      announce(`${found.verdict.claim}: ${found.verdict.reason}`);
     } catch (error) {
       body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message));
     } finally { body.removeAttribute("aria-busy"); }
   }
 
   load();
-  const name = (map) => [map.name, `${map.kind} ${map.layer + 1}`];
+  const name = (map) => [map.name, mapName(map)];
   return el("section", { class: "card trust" }, el("header", {}, title, sub, el("div", { class: "controls" },
-    maps.length > 1 ? choice("attention", [["", "last layer"], ...maps.map(name)], attention, (to) => { attention = to; load(); }) : null)), words, body);
+    maps.length > 1 ? choice("attention", [["", "last layer"], ...maps.map(name)], attention, (to) => { attention = to; set({ attention }); load(); }) : null)), words, body);
 }
 
 let waiting = 0;
-/** Write the line beside a picture: two measures for the chosen output and this attention map. */
+/** Write the line beside a picture: the verdict on this attention map for the chosen output. */
 export function updateLine(node, run, map, show) {
   const link = el("button", { class: "chip", type: "button", onclick: () => show("trust") }, "all figures");
   clearTimeout(waiting);
   node.replaceChildren();
   if (!explains(run, map)) return;
-  if (map.columns > SHORT) { node.replaceChildren("Can you trust it? ", link); return; }
+  if (map.columns > SHORT) { node.replaceChildren("Can you trust this layer? ", link); return; }
   waiting = setTimeout(async () => {
     try {
-      const { reason, prediction, figures } = await api.trust(run, chosen(run), map.name);
+      const { reason, verdict } = await api.trust(run, chosen(run), map.name);
       if (reason) { node.textContent = reason; return; }
-      const [left, moved] = ["tau_leave_one_out", "change_permuted"].map((name) => figures.find((f) => f.name === name));
-      node.replaceChildren("Can you trust it? For ", el("b", { dir: "auto" }, prediction), `: ${left.reading} ${moved.reading} `, link);
+      node.replaceChildren("Can you trust this layer? ", ...judged(verdict), " ", link);
     } catch (error) { node.textContent = error.message; }
   }, 350);
 }

@@ -4,10 +4,10 @@ import * as api from "./api.js";
 import { marked } from "./difference.js";
 import { announce, choice, el } from "./dom.js";
 import { draggable, kendall, reweighted } from "./drag.js";
-import { percent, probability, reading } from "./format.js";
+import { mapName, percent, probability } from "./format.js";
 import { Matrix } from "./matrix.js";
-import { state } from "./state.js";
-import { entries, merge } from "./words.js";
+import { set, state, stored } from "./state.js";
+import { axes, entries, readRow } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
 
@@ -32,6 +32,18 @@ function outcome(name, output, other) {
   return el("section", {}, el("h3", { class: "dim" }, name), ...body);
 }
 
+/** How the outputs were found, and why a likelier one was missed. */
+export function searched({ text, comparison: compared }, before, beam) {
+  if (text === undefined || !compared) return null;
+  const [how, why] = beam === 1 ? ["greedy search", "greedy search takes the likeliest token of each step and never goes back"]
+    : [`beam search with ${beam} hypotheses`, `beam search keeps ${beam} beginnings at each step and ranks them by log p per token`];
+  const { original, changed } = compared, found = [];
+  if (original.edited > changed.edited) found.push(["With changed attention", before.text]);
+  if (changed.plain > original.plain) found.push(["With attention as it is", text]);
+  const missed = found.flatMap(([when, likelier]) => [` ${when} “`, el("span", { dir: "auto" }, likelier), `” would be likelier, but was not found: ${why}.`]);
+  return el("p", { class: "dim", id: "searched" }, `Both outputs are from ${how}.`, missed);
+}
+
 function comparison(output) {
   if ("cosine" in output) return el("p", {}, "cosine of the two vectors ", el("span", { class: "num" }, output.cosine.toFixed(4)));
   if (!output.comparison) return null;
@@ -50,18 +62,12 @@ function pictures(before, after, { map: name, head = "mean" }) {
   return el("div", { class: "pair" }, [before, after].map((run) => {
     const index = run.maps.findIndex((map) => map.name === name), map = run.maps[index];
     if (!map) return el("p", { class: "dim" }, "This attention did not run.");
-    const rows = entries(run.sides[map.rowSide], "words").filter((entry) => entry.tokens.every((t) => t < map.rows));
-    const columns = entries(run.sides[map.columnSide], "words");
-    const sub = el("p", { class: "reading dim" }, `${map.kind} ${map.layer + 1}, ${head === "mean" ? "mean of heads" : `head ${head + 1}`}`);
-    const matrix = new Matrix({ label: run === before ? "Attention as it is" : "Attention changed", onmove: (row) => {
-      const values = matrix.weights.subarray(row * columns.length, (row + 1) * columns.length);
-      const [word, text] = reading(rows[row].text, values, columns.map((c) => c.text), 3);
-      sub.replaceChildren(el("b", { dir: "auto" }, word), ` attends to ${text}`);
-      announce(sub.textContent);
-    } });
-    api.head(run, index, head).then((weights) => matrix.show(merge(weights, map.columns, rows, columns), rows, columns))
+    const [rows, columns] = axes(run, map, "tokens"); // of words, uniform weights would not look uniform
+    const sub = el("p", { class: "reading dim" }, "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed";
+    const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => readRow(sub, matrix.weights, rows, columns, row, -1, 3) });
+    api.head(run, index, head).then((weights) => matrix.show(weights, rows, columns))
       .catch((error) => { sub.textContent = error.message; });
-    return el("section", {}, sub, matrix.node);
+    return el("section", {}, el("h3", {}, title), el("p", { class: "dim" }, mapName(map, head)), sub, matrix.node);
   }));
 }
 
@@ -69,25 +75,37 @@ export function view(run, model, { runAgain }) {
   const cross = run.maps.findLastIndex((map) => map.kind === "cross");
   const draft = { map: state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : Math.max(cross, 0),
     head: "all", row: "all", change: "uniform", key: 0 };
-  const changes = [];
+  const tokens = (side) => entries(run.sides[side], "tokens"), changes = restored();
   const form = el("div", { class: "controls" }), list = el("ul", { class: "list" }), result = el("div", { class: "result" });
   const error = el("p", { class: "error", role: "alert", hidden: true }), space = el("div", {});
   const matrix = new Matrix({ label: "Attention weights; drag a cell up or down, or press Shift and an arrow, to change its weight" });
   draggable(matrix, drag);
+  const maps = el("div", {}), shown = el("h3", {});
   const body = el("div", { class: "flow whatif" }, space, el("div", {}, list, error, result));
   const counted = new Map(); // leave-one-out scores by row
   let busy = false, again = false;
-  const tokens = (side) => entries(run.sides[side], "tokens");
-  const name = (map) => `${map.kind} ${map.layer + 1}`;
+
+  /** The changes of the address to maps that this run has; the server checks the rest. */
+  function restored() {
+    const all = stored("changes");
+    return (Array.isArray(all) ? all : []).filter((request) => run.maps.some(({ name }) => name === request?.map))
+      .map((request) => ({ text: described(request), request }));
+  }
+
+  function described({ map: mapped, head = null, row = null, change, key }) {
+    const map = run.maps.find((m) => m.name === mapped);
+    return [mapName(map, head), row === null ? null : `row ${tokens(map.rowSide)[row]?.text}`,
+      change === "weights" ? "dragged" : change === "pin" ? `pinned to ${tokens(map.columnSide)[key]?.text}` : change].filter(Boolean).join(", ");
+  }
 
   function showForm() {
     const map = run.maps[draft.map];
     const rows = tokens(map.rowSide).slice(0, map.rows), columns = tokens(map.columnSide);
-    const place = (entry, i) => [String(i), `${i + 1} ${entry.text}`];
+    const place = (entry, i) => [i, `${i + 1} ${entry.text}`];
     const update = (key) => (value) => { draft[key] = value; if (key === "map") Object.assign(draft, { map: Number(value), head: "all", row: "all", key: 0 }); showForm(); };
     form.replaceChildren(
-      choice("attention", run.maps.map((m, i) => [String(i), name(m)]), draft.map, update("map")),
-      ...(map.heads > 1 ? [choice("head", [["all", "all"], ...Array.from({ length: map.heads }, (_, h) => [String(h), String(h + 1)])], draft.head, update("head"))] : []),
+      choice("attention", run.maps.map((m, i) => [i, mapName(m)]), draft.map, update("map")),
+      ...(map.heads > 1 ? [choice("head", [["all", "all"], ...Array.from({ length: map.heads }, (_, h) => [h, String(h + 1)])], draft.head, update("head"))] : []),
       ...(map.rowsEditable ? [choice("row", [["all", "all"], ...rows.map(place)], draft.row, update("row"))] : []),
       choice("change", Object.entries(CHANGES), draft.change, update("change"), true),
       ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),
@@ -104,6 +122,7 @@ export function view(run, model, { runAgain }) {
       for (const { request } of changes) {
         if (request.change === "weights" && request.map === map.name && (request.head ?? "all") === numbered(draft.head)) weights.set(request.weights, request.row * map.columns);
       }
+      shown.textContent = mapName(map, draft.head === "all" ? "mean" : draft.head);
       matrix.show(weights, rows, columns);
     } catch (problem) { fail(problem); }
   }
@@ -121,8 +140,8 @@ export function view(run, model, { runAgain }) {
     matrix.weights.set(weights, start);
     matrix.show(matrix.weights, matrix.rows, matrix.columns);
     const same = ({ request: r }) => r.change === "weights" && r.map === map.name && (r.head ?? "all") === head && r.row === row;
-    const text = [name(map), head === "all" ? null : `head ${head + 1}`, `row ${matrix.rows[row].text}`, `${matrix.columns[column].text} ${weight.toFixed(2)}`];
-    const change = { text: text.filter(Boolean).join(", "), request: { map: map.name, change: "weights", row, weights, ...(head === "all" ? {} : { head }) } };
+    const text = [mapName(map, head === "all" ? null : head), `row ${matrix.rows[row].text}`, `${matrix.columns[column].text} ${weight.toFixed(2)}`];
+    const change = { text: text.join(", "), request: { map: map.name, change: "weights", row, weights, ...(head === "all" ? {} : { head }) } };
     const at = changes.findIndex(same);
     if (at < 0) changes.push(change); else changes[at] = change;
     decode();
@@ -145,16 +164,14 @@ export function view(run, model, { runAgain }) {
 
   function add() {
     const map = run.maps[draft.map], row = draft.row === "all" ? null : Number(draft.row);
-    const parts = [name(map), draft.head === "all" ? null : `head ${Number(draft.head) + 1}`,
-      row === null ? null : `row ${tokens(map.rowSide)[row].text}`,
-      draft.change === "pin" ? `pinned to ${tokens(map.columnSide)[Number(draft.key)].text}` : draft.change];
-    changes.push({ text: parts.filter(Boolean).join(", "), request: { map: map.name, change: draft.change,
-      ...(draft.head === "all" ? {} : { head: Number(draft.head) }), ...(row === null ? {} : { row }),
-      ...(draft.change === "pin" ? { key: Number(draft.key) } : {}) } });
+    const request = { map: map.name, change: draft.change, ...(draft.head === "all" ? {} : { head: Number(draft.head) }),
+      ...(row === null ? {} : { row }), ...(draft.change === "pin" ? { key: Number(draft.key) } : {}) };
+    changes.push({ text: described(request), request });
     decode(true);
   }
 
   function showList() {
+    set({ changes: changes.length ? JSON.stringify(changes.map(({ request }) => request)) : "" });
     list.replaceChildren(...changes.map((change, i) => el("li", {}, el("span", { dir: "auto" }, change.text),
       el("button", { type: "button", "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); showForm(); } }, "×"))));
   }
@@ -171,16 +188,17 @@ export function view(run, model, { runAgain }) {
   async function decodeOnce(added) {
     showList();
     error.hidden = true;
-    if (!changes.length) { result.replaceChildren(); return; }
+    if (!changes.length) { result.replaceChildren(); maps.replaceChildren(); return; }
     const { request } = changes.at(-1);
     result.setAttribute("aria-busy", "true");
     try {
       const after = await runAgain(changes.map((change) => change.request));
-      const below = request.change === "weights" ? el("div") : pictures(run, after, request);
+      const below = request.change === "weights" ? el("div") : null;
       const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
       const left = outcome("attention as it is", run.output, after.output), right = outcome("attention changed", after.output, run.output);
       result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),
-        ...[comparison(after.output), below].filter(Boolean));
+        ...[comparison(after.output), searched(after.output, run.output, run.request.beam ?? 1), below].filter(Boolean));
+      maps.replaceChildren(...(request.change === "weights" ? [] : [pictures(run, after, request)]));
       if (request.change === "weights") figure(request).then((found) => below.replaceChildren(...[found].filter(Boolean)), fail);
       announce(same ? "The output stays the same." : `The output changes to ${after.output.text ?? after.output.label ?? ""}`);
     } catch (problem) {
@@ -190,12 +208,13 @@ export function view(run, model, { runAgain }) {
     result.removeAttribute("aria-busy");
   }
 
-  space.append(el("p", { class: "dim" }, "Or drag a cell up or down: the others of its row keep their proportions."), matrix.node);
+  space.append(shown, el("p", { class: "dim" }, "Drag a cell up or down to change its weight: the others of its row keep their proportions."), matrix.node);
   showForm();
+  if (changes.length) decode();
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, "What if the model attended elsewhere?"),
       el("p", { class: "dim" }, "Change attention weights, and the model runs again with them.")),
-    form, body);
+    form, body, maps);
 }
 
 const numbered = (head) => (head === "all" ? head : Number(head));

@@ -1,6 +1,7 @@
 // Tokens merged into words: weights are summed over the columns of a word and averaged over its rows.
 
-import { token } from "./format.js";
+import { announce, el } from "./dom.js";
+import { inside, reading, token, weight } from "./format.js";
 
 /** The entries of a side: words, or single tokens. */
 export function entries(side, level) {
@@ -10,6 +11,10 @@ export function entries(side, level) {
   const special = new Set(side.words.filter((word) => word.special).flatMap((word) => word.tokens));
   return side.tokens.map((text, i) => ({ text: token(text), tokens: [i], special: special.has(i) }));
 }
+
+/** The entries of the rows and columns of a map. */
+export const axes = (run, map, level) => [
+  entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows)), entries(run.sides[map.columnSide], level)];
 
 /** Merge weights (rows × columns of tokens) into weights between entries. */
 export function merge(weights, columnCount, rows, columns) {
@@ -24,4 +29,13 @@ export function merge(weights, columnCount, rows, columns) {
     });
   });
   return merged;
+}
+
+/** Write into `node`, and announce, what a row attends to; with the exact weight of a column if one is chosen. */
+export function readRow(node, data, rows, columns, row, column, count = 4) {
+  const values = data.subarray(row * columns.length, (row + 1) * columns.length);
+  const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text), count);
+  const exact = column < 0 ? "" : `${inside(columns[column].text)}: ${weight(values[column])}`;
+  node.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact && ` — ${exact}`}`);
+  announce(exact ? `${inside(name)}, ${exact}` : `${name} attends to ${text}`);
 }

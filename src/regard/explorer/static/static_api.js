@@ -66,5 +66,12 @@ export function head(run, map, which) {
   return heads.get(key);
 }
 
+/** The exact weights of one row in every head: Float32Array of heads × columns. */
+export async function row(run, map, index) {
+  const { heads: count, columns } = run.maps[map], all = new Float32Array(count * columns);
+  for (let h = 0; h < count; h++) all.set((await head(run, map, h)).subarray(index * columns, (index + 1) * columns), h * columns);
+  return all;
+}
+
 /** How much each source token counts for target token `row`. */
 export const leaveOneOut = (run, row) => ofRun(run, "leaveOneOut", row);
