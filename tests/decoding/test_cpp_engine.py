@@ -17,6 +17,7 @@ from regard.errors import KernelError, OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import translate_tokens
 from tests import forked
+from tests.decoding.batch_checks import one_by_one_and_in_batches
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
@@ -127,20 +128,7 @@ def test_the_best_tokens_are_the_best_of_all_scores():
 def test_batch_order_and_workers_change_no_bit(precision, beam):
     engine = ready(small(), precision)
     sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
-    alone = [translate_tokens(engine, [s], strategy=Beam(beam))[0] for s in sentences]
-    tokens_and_scores = lambda result: [[(h.tokens, h.log_p) for h in texts] for texts in result]  # noqa: E731
-    assert tokens_and_scores(translate_tokens(engine, sentences, strategy=Beam(beam))) == tokens_and_scores(
-        alone
-    )
-    assert tokens_and_scores(translate_tokens(engine, sentences[::-1], strategy=Beam(beam)))[
-        ::-1
-    ] == tokens_and_scores(alone)
-    assert tokens_and_scores(
-        translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(batch_tokens=40))
-    ) == tokens_and_scores(alone)  # sentences join as others finish
-    assert tokens_and_scores(
-        translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(workers=3, batch_tokens=64))
-    ) == tokens_and_scores(alone)
+    one_by_one_and_in_batches(engine, sentences, beam)
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -20,7 +20,6 @@ from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import Engine, fast, ibm1, shared_shortlists, why_not
 from regard.decoding.engine.shortlist import FILE_NAME, Shortlist, load
-from regard.decoding.limits import Limits
 from regard.errors import FolderError, OptionError, RegardError
 from regard.models.autoregressive import AutoregressiveOptions, log_probabilities
 from regard.models.build import build
@@ -30,6 +29,7 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.job import fingerprint, model_files
 from regard.pipelines.translate import translate, translate_tokens
 from regard.pipelines.translate_file import TranslateOptions, make_job
+from tests.decoding.batch_checks import one_by_one_and_in_batches, tokens_and_scores
 from tests.decoding.model_folders import language_model, translator
 from tests.decoding.test_cpp_engine import SENTENCES, VOCAB, padded, small
 
@@ -60,10 +60,6 @@ def engine(shortlist, precision="float32", **changes) -> Any:
     if reason is not None:
         pytest.skip(reason)
     return Engine(model, precision, shortlist)
-
-
-def tokens_and_scores(result):
-    return [[(h.tokens, h.log_p) for h in texts] for texts in result]
 
 
 @pytest.fixture(scope="module")
@@ -173,17 +169,7 @@ def test_a_list_of_all_tokens_changes_no_bit(precision):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch):
     listed = engine(random_shortlist(), precision)
-    alone = [translate_tokens(listed, [s], strategy=Beam(beam))[0] for s in MANY]
-    assert tokens_and_scores(translate_tokens(listed, MANY, strategy=Beam(beam))) == tokens_and_scores(alone)
-    assert tokens_and_scores(translate_tokens(listed, MANY[::-1], strategy=Beam(beam)))[
-        ::-1
-    ] == tokens_and_scores(alone)
-    assert tokens_and_scores(
-        translate_tokens(listed, MANY, strategy=Beam(beam), limits=Limits(batch_tokens=40))
-    ) == tokens_and_scores(alone)  # sentences join as others finish
-    assert tokens_and_scores(
-        translate_tokens(listed, MANY, strategy=Beam(beam), limits=Limits(workers=3, batch_tokens=64))
-    ) == tokens_and_scores(alone)
+    alone = one_by_one_and_in_batches(listed, MANY, beam)
     monkeypatch.setattr(shared_shortlists, "SIZE", 3)
     assert tokens_and_scores(translate_tokens(listed, MANY, strategy=Beam(beam))) == tokens_and_scores(alone)
     for given, texts in zip(MANY, alone, strict=True):

@@ -84,34 +84,36 @@ class Family:
         return out.logits if hasattr(out, "logits") else out.last_hidden_state
 
 
+SELF_ATTENTION = ("model.layers.0.self_attn", "model.layers.1.self_attn")
+GENERATION = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
 FAMILIES = [
     Family(
         "Llama",
         "LlamaForCausalLM",
         "LlamaConfig",
         SMALL,
-        attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
+        attention=SELF_ATTENTION,
     ),
     Family(
         "Mistral",
         "MistralForCausalLM",
         "MistralConfig",
         {**SMALL, "sliding_window": 5},
-        attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
+        attention=SELF_ATTENTION,
     ),
     Family(
         "Gemma-2",
         "Gemma2ForCausalLM",
         "Gemma2Config",
         {**SMALL, "sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
-        attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
+        attention=SELF_ATTENTION,
     ),
     Family(
         "GPT-OSS",
         "GptOssForCausalLM",
         "GptOssConfig",
         {**SMALL, "sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1},
-        attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
+        attention=SELF_ATTENTION,
     ),
     Family(
         "GPT-2",

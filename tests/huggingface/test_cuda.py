@@ -9,7 +9,7 @@ pytest.importorskip("transformers", minversion="5")
 
 import regard
 from regard.huggingface import register
-from tests.huggingface.families import BY_NAME, FAMILIES, model_of
+from tests.huggingface.families import BY_NAME, FAMILIES, GENERATION, model_of
 
 pytestmark = [
     pytest.mark.cuda,
@@ -58,13 +58,7 @@ def test_output_and_gradients_equal_those_of_eager(family):
 def test_generation_gives_the_tokens_of_eager(family, cache):
     model = on_gpu(family)
     inputs = {k: v for k, v in inputs_of(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {
-        "max_new_tokens": 12,
-        "min_new_tokens": 12,
-        "do_sample": False,
-        "no_repeat_ngram_size": 2,
-        **CACHES[cache],
-    }
+    options = {**GENERATION, "no_repeat_ngram_size": 2, **CACHES[cache]}
     results = []
     for name in ("eager", "regard"):
         model.set_attn_implementation(name)

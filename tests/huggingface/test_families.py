@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import CompileConfig
 
 import regard
 from regard.huggingface import masks, register
-from tests.huggingface.families import BY_NAME, FAMILIES, model_of
+from tests.huggingface.families import BY_NAME, FAMILIES, GENERATION, model_of
 
 register()
 IN_FLOAT32 = ("Llama", "Mistral", "Gemma-2", "GPT-OSS", "ViT")
@@ -113,13 +113,7 @@ CACHES = {
 def test_generation_gives_the_tokens_of_eager(family, cache):
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {
-        "max_new_tokens": 12,
-        "min_new_tokens": 12,
-        "do_sample": False,
-        "no_repeat_ngram_size": 2,
-        **CACHES[cache],
-    }
+    options = {**GENERATION, "no_repeat_ngram_size": 2, **CACHES[cache]}
     eager, ours = on_both(model, lambda: model.generate(**inputs, **options))
     assert torch.equal(eager, ours)
     assert len(set(ours[0].tolist())) > 4
@@ -149,12 +143,7 @@ def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name
     model = model_in(family)
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {
-        "max_new_tokens": 12,
-        "min_new_tokens": 12,
-        "do_sample": False,
-        "cache_implementation": "static",
-    }
+    options = {**GENERATION, "cache_implementation": "static"}
     assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
 
 
@@ -236,12 +225,7 @@ def test_generation_with_a_static_cache_compiles_and_gives_the_tokens_of_eager(n
     family = BY_NAME[name]
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {
-        "max_new_tokens": 12,
-        "min_new_tokens": 12,
-        "do_sample": False,
-        "cache_implementation": "static",
-    }
+    options = {**GENERATION, "cache_implementation": "static"}
     model.set_attn_implementation("eager")
     eager = model.generate(**inputs, **options)
     model.set_attn_implementation("regard")

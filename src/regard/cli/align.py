@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import option_groups as shared
-from regard.cli.option_groups import INPUT, OUTPUT, SEARCH, OptionGroup, grouped, option
+from regard.cli.option_groups import OUTPUT, SEARCH, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.evaluation.alignment import Gold
@@ -28,13 +28,7 @@ class AlignInputOptions(OptionGroup):
 
     files: Annotated[
         list[Path] | None,
-        option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Two files, sentences and their translations: plain, .gz or .xz.",
-            rich_help_panel=INPUT,
-        ),
+        shared.input_option("Two files, sentences and their translations: plain, .gz or .xz."),
     ] = None
 
     def pairs(self, texts: list[str]) -> Pairs:

@@ -105,6 +105,11 @@ Shortlist = Annotated[
 BatchTokens = Annotated[int | None, option(min=1, help="Tokens per batch.", rich_help_panel=JOB)]
 
 
+def input_option(help_text: str) -> Any:
+    """The -i option of a command that reads files."""
+    return option("--input", "-i", metavar="FILE", help=help_text, rich_help_panel=INPUT)
+
+
 def output_option(formats: str) -> Any:
     """The -o option of a command that resumes an interrupted job."""
     return option(
@@ -118,13 +123,7 @@ class InputFileOptions(OptionGroup):
 
     files: Annotated[
         list[Path] | None,
-        option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input.",
-            rich_help_panel=INPUT,
-        ),
+        input_option("Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input."),
     ] = None
     column: Annotated[
         str | None,

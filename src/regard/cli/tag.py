@@ -25,13 +25,7 @@ class TagInput(shared.OptionGroup):
 
     files: Annotated[
         list[Path] | None,
-        option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Text, .jsonl or .conll, also .gz or .xz; - is standard input.",
-            rich_help_panel=INPUT,
-        ),
+        shared.input_option("Text, .jsonl or .conll, also .gz or .xz; - is standard input."),
     ] = None
     conll: Annotated[
         bool, option("--conll", help="The input is CoNLL, whatever its name.", rich_help_panel=INPUT)
