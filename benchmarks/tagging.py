@@ -59,15 +59,15 @@ def read_split(corpus: str, split: str) -> Sentences:
 
 def train_crfsuite(train: Sentences, l1: float, l2: float, path: str) -> SimpleNamespace:
     """Train a linear-chain CRF with L1 and L2 penalties; return its `tag` function and CPU seconds."""
-    import pycrfsuite  # type: ignore[import-not-found]
+    from pycrfsuite import Tagger, Trainer  # type: ignore[import-not-found, attr-defined]
 
-    trainer = pycrfsuite.Trainer(verbose=False)
+    trainer = Trainer(verbose=False)
     for words, tags in train:
         trainer.append(sentence_features(words), tags)
     trainer.set_params({"c1": l1, "c2": l2, "max_iterations": 80, "feature.possible_transitions": True})
     begin = time.process_time()
     trainer.train(path)
-    tagger = pycrfsuite.Tagger()
+    tagger = Tagger()
     tagger.open(path)
     return SimpleNamespace(
         tag=lambda sentences: [tagger.tag(sentence_features(words)) for words in sentences],

@@ -305,7 +305,7 @@ def keras(p: Problem) -> System | None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return keras.ops.dot_product_attention(
             q, k, v, bias=bias, mask=mask, scale=scale, is_causal=causal
-        ).transpose(1, 2)
+        ).transpose(1, 2)  # type: ignore[union-attr]
 
     return System(forward, p.leaves)
 

@@ -187,7 +187,7 @@ def _make_keras() -> Attention:
         mask, bias = _full(mask, B, H, Tq, Tk), _full(bias, B, H, Tq, Tk)
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, T, heads, dim)
         out = keras.ops.dot_product_attention(query, key, value, bias=bias, mask=mask, is_causal=causal)
-        return out.transpose(1, 2)
+        return out.transpose(1, 2)  # type: ignore[union-attr]
 
     return attend
 

@@ -168,7 +168,7 @@ def with_interventions(work: Callable[[], None]) -> Callable[[], None]:
 
     def run() -> None:
         intercepts = any(intervention.intercepts for intervention in interventions)
-        with watching.observed_by(interventions), torch_calls.interception() if intercepts else nullcontext():
+        with watching.observed_by(tuple(interventions)), torch_calls.interception() if intercepts else nullcontext():
             work()
 
     return run if interventions else work
