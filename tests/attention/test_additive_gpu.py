@@ -13,7 +13,7 @@ from regard.attention import Dense, Documents
 from regard.attention.call import make_call
 from regard.attention.kernels import additive_gpu, triton
 from regard.attention.machine import Machine
-from regard.attention.plan import UNMEASURED, make_plan
+from regard.attention.plan import make_plan
 from regard.errors import KernelError
 from tests.triton_interpreter import run_interpreted
 
@@ -53,13 +53,12 @@ def call(dtype=torch.float32, T=70, **options):
 
 
 @pytest.mark.usefixtures("installed")
-def test_it_runs_by_name_on_a_gpu_and_is_not_chosen_before_it_was_measured():
-    assert "triton-additive" in UNMEASURED
+def test_it_is_chosen_on_a_gpu_unless_there_are_few_queries():
     for options in ({}, {"mask": Causal()}, {"dropout": 0.1}, {"dtype": torch.bfloat16}):
-        assert make_plan(call(**options), "triton-additive", HOPPER).kernel == "triton-additive"
-        plan = make_plan(call(**options), machine=HOPPER)
-        assert plan.kernel != "triton-additive"
-        assert "has not been measured on a GPU" in plan.not_used["triton-additive"]
+        assert make_plan(call(**options), machine=HOPPER).kernel == "triton-additive"
+    few = make_plan(call(T=8), machine=HOPPER)
+    assert few.kernel != "triton-additive" and "64 queries, too many for 8" in few.not_used["triton-additive"]
+    assert make_plan(call(T=8), "triton-additive", HOPPER).kernel == "triton-additive"
 
 
 @pytest.mark.usefixtures("installed")

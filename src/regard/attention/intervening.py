@@ -164,11 +164,11 @@ def reject_interventions(engine: object, model: nn.Module) -> None:
 
 def with_interventions(work: Callable[[], None]) -> Callable[[], None]:
     """`work` for another thread, with the interventions that are active in this one."""
-    interventions = active_interventions()
+    interventions = tuple(active_interventions())
 
     def run() -> None:
         intercepts = any(intervention.intercepts for intervention in interventions)
-        with watching.observed_by(tuple(interventions)), torch_calls.interception() if intercepts else nullcontext():
+        with watching.observed_by(interventions), torch_calls.interception() if intercepts else nullcontext():
             work()
 
     return run if interventions else work

@@ -33,9 +33,6 @@ KERNELS: dict[str, Kernel] = {
     k.name: k
     for k in (Cpp(), Triton(), TritonAdditive(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())
 }
-# Kernels that run only if requested by name. triton-additive passes its tests in Triton's interpreter but has
-# not been timed on a GPU: remove it from here once benchmarks/gpu/additive.py shows that it is the fastest.
-UNMEASURED = ("triton-additive",)
 PREPARED: dict[Hashable, Any] = {}  # `attend`'s cached plans, by signature
 
 
@@ -90,8 +87,6 @@ def choose_kernel(call: Call, machine: Machine, not_used: dict[str, str] | None 
     """The fastest kernel that can run the call. Fills `not_used` with the reasons against faster ones."""
     for kernel in KERNELS.values():
         reason = kernel.refuses(call, machine)
-        if reason is None and kernel.name in UNMEASURED:
-            reason = f"it has not been measured on a GPU yet; kernel={kernel.name!r} runs it"
         if reason is None and not machine.tracer:  # sizes of a traced call may be symbolic
             reason = kernel.not_worth(call, machine)
         if reason is None:

@@ -29,6 +29,7 @@ from regard.errors import KernelError
 
 TILE = 64  # positions are padded to multiples of it, as in triton_additive.py
 CHUNK_BYTES = 1 << 25  # of energies in one chunk of queries
+MIN_QUERIES = TILE // 4  # with fewer, most of a tile is empty
 MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backward pass
 
 
@@ -36,15 +37,15 @@ MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backwar
 class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
-    energy: tuple[int, int, int, int] = (32, 64, 1, 2)  # queries, keys, unrolled pairs of features, warps
+    energy: tuple[int, int, int, int] = (16, 64, 1, 2)  # queries, keys, unrolled pairs of features, warps
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
-    combine: tuple[int, int, int, int, int] = (64, 32, 64, 4, 2)
+    combine: tuple[int, int, int, int, int] = (32, 32, 128, 4, 2)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
-    values: tuple[int, int, int] = (128, 4, 2)  # components of the values, warps, stages
-    features: tuple[int, int, int] = (32, 64, 4)  # positions, features, warps
+    values: tuple[int, int, int] = (64, 4, 3)  # components of the values, warps, stages
+    features: tuple[int, int, int] = (16, 64, 2)  # positions, features, warps
 
 
-BLOCKS = Blocks()  # estimated, not measured: see benchmarks/gpu/NOTES.md
+BLOCKS = Blocks()  # the best of a sweep on an H200, each kernel by itself: benchmarks/gpu/NOTES.md
 
 
 class TritonAdditive(Kernel):
@@ -66,6 +67,11 @@ class TritonAdditive(Kernel):
             return "it computes in float32, not in float64"
         if call.bias is not None or call.softcap is not None or call.gate is not None:
             return "it has no bias, soft cap or gate"
+        return None
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if call.Tq < MIN_QUERIES:
+            return f"its tiles have {TILE} queries, too many for {call.Tq}"
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
