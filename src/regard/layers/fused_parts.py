@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from regard.errors import OptionError
 
 PARTS = ("residual", "loss", "decoding", "beam")  # "beam" needs "decoding"
-# "residual" is faster (benchmarks/gpu/NOTES.md), but its corrected test has not run on a GPU yet; "beam"
-# has never run on one.
-OFF_BY_DEFAULT = ("residual", "beam")
+OFF_BY_DEFAULT: tuple[str, ...] = ()  # parts without a passed GPU test or without a measured gain
 VARIABLE = "REGARD_FUSED"
 
 _open_contexts: list[frozenset[str]] = []  # the parts of each open `use_parts`, innermost last
