@@ -133,19 +133,22 @@ def search_speed() -> Drawing:
     left, bottom = 50, 190
 
     def place(recall: float, speed: float) -> tuple[float, float]:
-        return left + 90 * math.log2(speed / 150), bottom - 1600 * (recall - 0.9)
+        return left + 95 * math.log2(speed / 500), bottom - 1600 * (recall - 0.9)
 
     drawing.path(f"M{left} 20V{bottom}H{left + 400}", "axis", 1)
     for recall in (0.9, 0.95, 1.0):
-        drawing.text(left - 8, place(recall, 150)[1] + 4, f"{recall:.2f}", "tiny mute end")
-    for speed in (200, 400, 800, 1600, 3200):
+        drawing.text(left - 8, place(recall, 500)[1] + 4, f"{recall:.2f}", "tiny mute end")
+    for speed in (500, 1000, 2000, 4000):
         drawing.text(place(0.9, speed)[0], bottom + 16, f"{speed}/s", "tiny mute middle")
     for row, style in zip(rows, ("line", "axis"), strict=True):
         pairs = [cell.strip("*").split(", ") for cell in row[3:]]
         points = [place(float(recall), float(speed.removesuffix("/s"))) for recall, speed in pairs]
         drawing.path(curve(points), style, width=2)
         x, y = points[0]
-        drawing.text(x + 6, y + (14 if style == "axis" else 4), row[0], "small")
+        if style == "line":
+            drawing.text(x - 8, y + 4, row[0], "small end")
+        else:
+            drawing.text(x + 6, y + 4, row[0], "small")
     return drawing
 
 
