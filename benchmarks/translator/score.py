@@ -13,6 +13,7 @@ from pathlib import Path
 
 import regard
 from benchmarks.peers import command
+from regard.errors import DataError
 
 DIRECTIONS = ("en-de", "de-en", "en-fr", "fr-en")
 CORPORA = ("tatoeba", "europarl", "newstest2013", "multi30k")  # those that prepare.py writes
@@ -37,30 +38,33 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     translator = regard.fast(regard.load(options.model, options.device), options.precision)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    for corpus in CORPORA:
-        for direction in DIRECTIONS:
-            path = options.data / f"{corpus}.{direction}.{options.split}.tsv"
-            if not path.is_file():
-                continue
-            rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-            sources, references = zip(*rows[: options.limit], strict=True)
-            start = time.perf_counter()
-            outputs = [str(x) for x in regard.translate(list(sources), translator, beam=options.beam)]
-            seconds = time.perf_counter() - start
-            scores = [metric.corpus_score(outputs, [list(references)]).score for metric in (bleu, chrf)]
-            print(
-                f"{corpus:>14} {direction} {options.split}: BLEU {scores[0]:.2f}, chrF {scores[1]:.1f}, "
-                f"{len(outputs)} lines, {seconds:.0f} s",
-                flush=True,
-            )
-            if options.outputs:
-                options.outputs.mkdir(parents=True, exist_ok=True)
-                lines = [
-                    json.dumps({"source": s, "output": o, "reference": r}, ensure_ascii=False) + "\n"
-                    for s, o, r in zip(sources, outputs, references, strict=True)
-                ]
-                target = options.outputs / f"{corpus}.{direction}.{options.split}.jsonl"
-                target.write_text("".join(lines), encoding="utf-8")
+    names = [(corpus, direction) for corpus in CORPORA for direction in DIRECTIONS]
+    paths = {name: options.data / f"{'.'.join(name)}.{options.split}.tsv" for name in names}
+    sets = {name: path for name, path in paths.items() if path.is_file()}
+    for (corpus, direction), path in sets.items():
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+        sources, references = zip(*rows[: options.limit], strict=True)
+        start = time.perf_counter()
+        outputs = [str(x) for x in regard.translate(list(sources), translator, beam=options.beam)]
+        seconds = time.perf_counter() - start
+        scores = [metric.corpus_score(outputs, [list(references)]).score for metric in (bleu, chrf)]
+        print(
+            f"{corpus:>14} {direction} {options.split}: BLEU {scores[0]:.2f}, chrF {scores[1]:.1f}, "
+            f"{len(outputs)} lines, {seconds:.0f} s",
+            flush=True,
+        )
+        if options.outputs:
+            options.outputs.mkdir(parents=True, exist_ok=True)
+            lines = [
+                json.dumps({"source": s, "output": o, "reference": r}, ensure_ascii=False) + "\n"
+                for s, o, r in zip(sources, outputs, references, strict=True)
+            ]
+            target = options.outputs / f"{corpus}.{direction}.{options.split}.jsonl"
+            target.write_text("".join(lines), encoding="utf-8")
+    if not sets:
+        raise DataError(
+            f"{options.data} has no CORPUS.DIRECTION.{options.split}.tsv; make it with prepare.py"
+        )
     print(f"beam {options.beam}, {options.precision}, {bleu.get_signature()}, {chrf.get_signature()}")
     return 0
 

@@ -3,6 +3,7 @@
     python -m benchmarks.translator.session gather              here: what the GPU machine lacks
     python -m benchmarks.translator.session check               all steps with a tiny model, anywhere
     python -m benchmarks.translator.session teacher --minutes 8 on the GPU: train or resume, 8 minutes in all
+                                                                (schedule.py runs all steps in turn)
     python -m benchmarks.translator.session unpack FOLDER       here: join the pieces that came back
 
 `python -m benchmarks.translator.prepare build/translator/data` comes first. README.md has the plan: commands,
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +92,7 @@ class Session:
 
     def student(self, minutes: float) -> None:
         parliament = self._distilled(PARLIAMENT)
-        files = [*self._diversified(), self._distilled("tatoeba")]
+        files = self._diversified()
         files += [parliament] if parliament.is_file() else self._europarl()
         if EARLIER.is_dir() and not self.tiny:
             own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
@@ -103,12 +105,9 @@ class Session:
         self._tune("student", self._diversified(), minutes)
 
     def _diversified(self) -> list[Path]:
-        """References, the teacher's translations, and these as sources (Nguyen et al. 2020)."""
-        return [
-            *map(self._train, TATOEBA),
-            self._distilled("tatoeba"),
-            self.work / "back-translated.tatoeba.tsv",
-        ]
+        """References, the teacher's translations, and these as sources (Nguyen et al. 2020), if made."""
+        made = self._distilled("tatoeba"), self.work / "back-translated.tatoeba.tsv"
+        return [*map(self._train, TATOEBA), *(path for path in made if path.is_file())]
 
     def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
         """Train a recipe from scratch for some minutes in all, or resume its run."""
@@ -240,8 +239,6 @@ class Session:
 
     def finish(self, name: str, out: Path) -> None:
         """Store a model in int8, score it on the validation sets and write what comes back."""
-        import torch
-
         from regard.interchange.quantize import quantize_folder
 
         tuned, stored = self.run(f"{name}-tatoeba"), self.work / "int8" / name
@@ -250,9 +247,24 @@ class Session:
         transfer.pack(stored, out)
         for log in (self.work / "runs").glob(f"{name}*/log.jsonl"):
             shutil.copy(log, out / f"{log.parent.name}.log.jsonl")
-        device, limit = "cuda" if torch.cuda.is_available() else "cpu", 20 if self.tiny else 1000
-        options = ["--beam", "4", "--device", device, "--limit", str(limit)]
-        score.main([str(stored), str(self.directions), *options])
+        score.main([str(stored), str(self.directions), *_scoring(20 if self.tiny else 1000)])
+
+    def score_teacher(self, out: Path) -> None:
+        """Score the teacher on all sets, for the size-quality curve; test scores go to a file only."""
+        tuned = self.run("teacher-tatoeba")
+        folder = tuned if (tuned / "model").is_dir() else self.run("teacher")
+        out.mkdir(parents=True, exist_ok=True)
+        for split, limit in (("validation", "1000"), ("test", "100000")):
+            with (out / f"teacher-{split}.txt").open("w", encoding="utf-8") as file, redirect_stdout(file):
+                score.main(
+                    [
+                        *map(str, (folder, self.directions)),
+                        *_scoring(20 if self.tiny else limit),
+                        "--split",
+                        split,
+                    ]
+                )
+        print((out / "teacher-validation.txt").read_text(encoding="utf-8"), flush=True)
 
     # Small models on CPU cores
 
@@ -324,13 +336,19 @@ class Session:
         return self.work / f"distilled.{corpus}.tsv"
 
 
+def _scoring(limit: int | str) -> list[str]:
+    import torch
+
+    return ["--beam", "4", "--device", "cuda" if torch.cuda.is_available() else "cpu", "--limit", str(limit)]
+
+
 def check(data: Path) -> None:
     """Run every step with a tiny model and 500 rows of each file."""
     session = Session(data, ROOT / "check", tiny=True)
     shutil.rmtree(session.work, ignore_errors=True)
     for step in (
         *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
-        *("teacher-tatoeba", "distill", "student", "student-tatoeba", "finish"),
+        *("teacher-tatoeba", "distill", "score-teacher", "student", "student-tatoeba", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
     transfer.unpack(session.work / "out", session.work / "unpacked")
@@ -353,6 +371,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         session.companions()
     elif step in ("finish", "finish-teacher"):
         session.finish("student" if step == "finish" else "teacher", out)
+    elif step == "score-teacher":
+        session.score_teacher(out)
     elif step == "finish-companions":
         session.finish_companions(out)
     else:
@@ -362,7 +382,7 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
 
 STEPS = (
     *("gather", "check", "prepare-teacher", "teacher", "teacher-tatoeba", "distill", "distill-part"),
-    *("student", "student-tatoeba"),
+    *("score-teacher", "student", "student-tatoeba"),
     *("finish", "finish-teacher", "companions", "finish-companions", "unpack"),
 )
 

@@ -1,0 +1,120 @@
+"""Run all steps of a session in the background, each with its share of the time, and wait for them.
+
+    setsid python -m benchmarks.translator.schedule run --minutes 27 &    on the GPU machine
+    python -m benchmarks.translator.schedule wait --minutes 9.5           progress; results when all is done
+
+A machine that is lent for short commands is given back between them if nobody asks for it: `wait` can be
+repeated at once, while the steps go on in the background. The results are copied to $OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import command
+from benchmarks.translator.session import ROOT
+
+SHOWN = re.compile(r"validation at|^step [a-z]|BLEU \d|translations by|[Ee]rror|warning|steps/s;")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of `session`."""
+
+    name: str
+    seconds: float  # that it takes beside training
+    share: float = 0.0  # of the time for training that is left
+
+
+STEPS = (
+    Step("prepare-teacher", 60),
+    Step("teacher", 30, 0.40),
+    Step("teacher-tatoeba", 30, 0.35),
+    Step("distill", 150),
+    Step("score-teacher", 40),
+    Step("student", 45, 0.58),
+    Step("student-tatoeba", 30, 1.0),
+    Step("finish", 45),
+)
+
+
+def training_minutes(step: Step, seconds_left: float) -> float:
+    """Minutes of training of a step, if what later steps need beside training is kept back."""
+    later = STEPS[STEPS.index(step) :]
+    return max(0.1, step.share * (seconds_left - sum(other.seconds for other in later)) / 60)
+
+
+def run(minutes: float, root: Path, execute: Callable[[list[str], Path], int]) -> None:
+    """Run all steps; a step that fails is reported in the log, and the next one uses what there is."""
+    deadline, log, out = time.monotonic() + 60 * minutes, root / "schedule.txt", root / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    for step in STEPS:
+        left = deadline - time.monotonic()
+        arguments = [step.name]
+        if step.share:
+            arguments += ["--minutes", f"{training_minutes(step, left):.2f}"]
+        code = execute(arguments, log)
+        if code:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"error: step {step.name} ended with exit code {code}\n")
+    shutil.copy(log, out / "schedule.txt")
+    (out / "done").touch()
+
+
+def execute(arguments: list[str], log: Path) -> int:
+    """Run a step as a process of its own, so that its GPU memory is free afterwards."""
+    program = [sys.executable, "-m", "benchmarks.translator.session", *arguments]
+    with log.open("a", encoding="utf-8") as file:
+        return subprocess.run(
+            program, stdout=file, stderr=file, env=os.environ | {"OUT": str(ROOT / "out")}
+        ).returncode
+
+
+def wait(minutes: float, root: Path, results: Path, pause: float = 5.0) -> bool:
+    """Print new lines of the log until all is done, then copy the results; or until the minutes are over."""
+    end, log, shown = time.monotonic() + 60 * minutes, root / "schedule.txt", root / "shown"
+    while True:
+        position = int(shown.read_text()) if shown.is_file() else 0
+        data = log.read_bytes()[position:] if log.is_file() else b""
+        complete = data[: data.rfind(b"\n") + 1]
+        for line in complete.decode("utf-8", "replace").splitlines():
+            if SHOWN.search(line):
+                print(line[:160], flush=True)
+        shown.write_text(str(position + len(complete)))
+        if (root / "out" / "done").is_file():
+            shutil.copytree(root / "out", results, dirs_exist_ok=True)
+            print(f"done: results in {results}", flush=True)
+            return True
+        if time.monotonic() >= end:
+            print("not done yet: wait again at once", flush=True)
+            return False
+        time.sleep(pause)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.translator.schedule",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("run", "wait"))
+    parser.add_argument("--minutes", type=float, default=27.0)
+    options = parser.parse_args(argv)
+    if options.action == "run":
+        run(options.minutes, ROOT, execute)
+    else:
+        wait(options.minutes, ROOT, Path(os.environ.get("OUT", ROOT / "results")))
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)
