@@ -13,8 +13,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.peers import machine
+
+if TYPE_CHECKING:
+    from regard.data.prepare import Prepared
 
 
 class Memory:
@@ -64,6 +68,13 @@ def main(argv: list[str] | None = None) -> int:
         nargs="+",
         default=[4096, 25000],
         help="batch sizes in tokens (default 4096 25000)",
+    )
+    parser.add_argument(
+        "--multiple",
+        type=int,
+        nargs="*",
+        default=[],
+        help="values of batch.multiple: shapes and padding with training.graph, for the last batch size",
     )
     options = parser.parse_args(argv)
     print(machine.stamp(), flush=True)
@@ -118,7 +129,24 @@ def measure(options: argparse.Namespace) -> None:
             f"batches of {tokens}: {count:,} an epoch, {batches.padding:.2%} padding, "
             f"planned in {planned:.2f} s, built {built / seconds / 1e6:.1f} M tokens/s on one core"
         )
+    for multiple in options.multiple:
+        print(graph_shapes(corpus.train, options.tokens[-1], multiple), flush=True)
     print(f"peak in all: {memory.peak:.0f} MiB")
+
+
+def graph_shapes(prepared: Prepared, tokens: int, multiple: int) -> str:
+    """The number of shapes that `training.graph` pads the batches of an epoch to, and their padding."""
+    from regard.data.batch_iterator import Batches
+    from regard.training.cuda_graph import GraphShapes
+
+    shapes, real, padded, seen = GraphShapes(tokens, None, multiple), 0, 0, set()
+    for batch in Batches(prepared, tokens=tokens, seed=1, multiple=multiple).once():
+        assert batch.source is not None
+        shape = shapes.pad(len(batch), batch.source.shape[1], batch.target.shape[1] - 1)
+        seen.add(shape)
+        real += batch.tokens + batch.source_tokens
+        padded += shape[0] * (shape[1] + shape[2])
+    return f"batch.multiple {multiple}: {len(seen)} shapes, {1 - real / padded:.1%} padding"
 
 
 if __name__ == "__main__":
