@@ -19,14 +19,17 @@ def pad_sources(
 
     A row is truncated to `longest` positions, EOS included; frames have no EOS.
     """
-    if any(len(row) and np.ndim(row[0]) for row in rows):
+    first = next((row for row in rows if len(row)), ())
+    if len(first) and np.ndim(first[0]):
         return pad_frames([row[:longest] for row in rows])
-    room = None if longest is None else longest - 1
-    lengths = np.array([len(row[:room]) + 1 for row in rows])
-    ids = np.full((len(rows), int(lengths.max())), PAD)
+    if longest is not None:
+        rows = [row[: longest - 1] for row in rows]
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # without EOS
+    ids = np.full((len(rows), int(lengths.max()) + 1), PAD)
     real = np.arange(ids.shape[1]) < lengths[:, None]  # (rows, S)
-    ids[real] = np.fromiter(chain.from_iterable((*row[:room], EOS) for row in rows), np.int64, lengths.sum())
-    return ids, lengths
+    ids[real] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    ids[np.arange(len(rows)), lengths] = EOS
+    return ids, lengths + 1
 
 
 def pad_frames(rows: Sequence[Sequence[Any]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

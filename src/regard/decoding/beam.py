@@ -128,10 +128,11 @@ class Beam(Strategy):
 
     def sort(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Best first and without duplicates: two groups may find the same hypothesis."""
-        if len(hypotheses) < 2:
-            return hypotheses
+        best_first = sorted(hypotheses, key=lambda h: -h.score)
+        if self.groups == 1:
+            return best_first[: self.size]
         distinct: dict[tuple[object, ...], Hypothesis] = {}
-        for hypothesis in sorted(hypotheses, key=lambda h: -h.score):
+        for hypothesis in best_first:
             distinct.setdefault((hypothesis.ended, *hypothesis.tokens), hypothesis)
         return list(distinct.values())[: self.size]
 
