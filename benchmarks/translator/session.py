@@ -197,6 +197,8 @@ class Session:
             *self._files([sources]),
             f"distillation.teacher={json.dumps(str(teacher.absolute()))}",
             "distillation.beam=4",
+            # Buffers of all batch shapes then fit into a third of the GPU memory, so their graphs are kept.
+            "distillation.batch_tokens=32768",
         ]
         device, out = torch.device("cuda" if torch.cuda.is_available() else "cpu"), self._translated(sources)
         count = write_distilled(load_recipe(RECIPES / "student.yaml", overrides), out, device, Display())
