@@ -1,6 +1,10 @@
-"""The examples in docstrings run and print what they show; `+SKIP` marks those that need data or training."""
+"""Docstrings: their examples run and print what they show, except those marked `+SKIP`, which need data or
+training; and their parameters exist.
+"""
 
+import ast
 import doctest
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -41,3 +45,34 @@ def test_the_examples_print_what_they_show(path, tmp_path, monkeypatch, capsys):
 def test_every_name_at_the_top_level_has_an_example():
     without = {name for name in regard.__all__ if ">>>" not in (getattr(regard, name).__doc__ or "")}
     assert without == {"huggingface"}  # a package; its function needs transformers
+
+
+def documented_parameters(docstring):
+    """The names in the section Args of a docstring, as the API reference reads them."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
+    return re.findall(r"^    (\S.*?):(?: |$)", section[1], re.MULTILINE) if section else []
+
+
+def parameters(node):
+    """The parameters of a function, or of a class: those of its methods and its fields."""
+    if isinstance(node, ast.ClassDef):
+        fields = {x.target.id for x in node.body if isinstance(x, ast.AnnAssign)}
+        return fields.union(*(parameters(x) for x in node.body if isinstance(x, ast.FunctionDef)))
+    given = node.args
+    several = [x for x in (given.vararg, given.kwarg) if x is not None]
+    return {x.arg for x in (*given.posonlyargs, *given.args, *given.kwonlyargs, *several)}
+
+
+def test_documented_parameters_exist():
+    """`make docs` is strict, and reads "a, b: …" as one parameter of that name."""
+    wrong, checked = [], 0
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = documented_parameters(ast.get_docstring(node) or "")
+                checked += len(names)
+                known = parameters(node)
+                wrong += [
+                    f"{path.name}: {node.name}: {name}" for name in names if name.lstrip("*") not in known
+                ]
+    assert not wrong and checked > 300

@@ -23,8 +23,10 @@ class LineChart(Picture):
     Args:
         series: name → points; at most five.
         title: the headline.
-        x_title, y_title: what the axes show.
-        log_x, log_y: logarithmic axes; all values must then be positive.
+        x_title: what the horizontal axis shows.
+        y_title: what the vertical axis shows.
+        log_x: logarithmic horizontal axis; all values must then be positive.
+        log_y: the same for the vertical axis.
         note: a line below the headline.
         connect: join the points of a series by a line.
     """

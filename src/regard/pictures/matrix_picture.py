@@ -40,12 +40,14 @@ class MatrixPicture(Picture):
 
     Args:
         weights: (rows, columns).
-        rows, columns: the tokens of the rows and of the columns.
+        rows: the tokens of the rows.
+        columns: the tokens of the columns.
         view: "heatmap"; "lines" between tokens, as wide as their weight; "text": the tokens of the columns,
             coloured by the mean weight over the rows.
         title: the headline.
         note: a line below it, such as the layer and head.
-        row_title, column_title: what rows and columns are.
+        row_title: what rows are.
+        column_title: what columns are.
     """
 
     weights: Tensor

@@ -92,7 +92,8 @@ def diagnostic_mlp(
 
     Args:
         model: a classifier with attention.
-        train, test: texts and labels.
+        train: texts and labels to learn from.
+        test: texts and labels to score.
         repeats: trainings with different seeds, per guide.
         epochs: passes over the training texts.
         seed: the first seed.

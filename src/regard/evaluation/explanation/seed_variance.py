@@ -75,7 +75,11 @@ def seed_variance(
 
     Args:
         models: at least two models or folders, with equal tokenizers.
-        texts, tokenizer, attention, seed, progress: as of `regard.evaluation.faithfulness`.
+        texts: the texts to explain; this and all below as for `regard.evaluation.faithfulness`.
+        tokenizer: for Hugging Face models.
+        attention: name of the attention to compare.
+        seed: of the random choices.
+        progress: show a progress bar.
     """
     given = arguments.as_list("models", models, "a list of models or folders")
     if len(given) < 2:
