@@ -2,9 +2,10 @@
 
 Trains the six models of *Deep Learning IX* and Vaswani et al. by the recipes multi30k-de-en-*, each with one
 change to the one before, with the same data, batches and steps. Then scores BLEU, BLEU by sentence length,
-alignment error, faithfulness of attention and training FLOPs, and writes benchmarks/results/
-progression-CORPUS.json, which lessons 9, 10 and 11 read. Run the same command again after an interruption:
-finished models are kept, and a model in training resumes at its last checkpoint.
+alignment error, faithfulness of attention and training FLOPs, tests whether the BLEU of each differs from
+that of the one before, and writes benchmarks/results/progression-CORPUS.json, which lessons 9, 10 and 11
+read. Run the same command again after an interruption: finished models are kept, and a model in training
+resumes at its last checkpoint.
 
 English-French text is lower-cased and spelled as the gold alignments of the Hansards (see
 benchmarks.align), so its BLEU is that of the tokens as they are and is comparable only within the
@@ -30,7 +31,7 @@ from benchmarks.peers import machine
 from regard.data import corpora
 from regard.data.text_files import lines
 from regard.errors import RegardError
-from regard.evaluation import bleu_by_length, corpus_bleu, faithfulness
+from regard.evaluation import bleu_by_length, compare_translations, corpus_bleu, faithfulness
 from regard.evaluation.alignment import Gold, score
 from regard.files.atomic import write_file
 from regard.pipelines.align import View, align_words, clearest_view
@@ -188,10 +189,9 @@ def train_or_resume(step: Step, folder: Path, changed: list[str]) -> Result:
     return train(f"multi30k-de-en-{step.recipe}", folder=folder, overrides=changed)
 
 
-def measure(step: Step, task: Task, text: Path, model: Any, beam: int) -> dict[str, Any]:
+def measure(step: Step, task: Task, text: Path, model: Any, translations: list[str]) -> dict[str, Any]:
     """All scores of a trained model on the test set."""
     sources, references = read_pairs(text, "test")
-    translations = [str(line) for line in regard.translate(sources, model, beam=beam)]
     scores: dict[str, Any] = {
         "bleu": corpus_bleu(translations, references, tokenize=task.bleu_tokens),
         "by_length": bleu_by_length(
@@ -249,6 +249,25 @@ def examples(step: Step, model: Any) -> list[dict[str, Any]]:
     return records
 
 
+def compared(
+    models: dict[str, dict[str, Any]], folder: Path, references: list[str], task: Task
+) -> dict[str, dict[str, Any]]:
+    """The records of the models; each but the first with the significance of its step in BLEU."""
+    records, before = {}, None
+    for name, record in models.items():
+        translations = read_lines(folder / f"{name}.txt")
+        records[name] = record
+        if before is not None:
+            other, others = before
+            comparison = compare_translations(
+                translations, others, references, tokenize=task.bleu_tokens, metrics=["BLEU"], name=other
+            )
+            (bleu,) = comparison.as_dict()["metrics"]
+            records[name] = record | {"before": {"model": other, **bleu}}
+        before = name, translations
+    return records
+
+
 def device_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else machine.cpu_name()
 
@@ -279,20 +298,25 @@ def run(options: argparse.Namespace) -> int:
                 print(f"{name}: interrupted at step {result.steps}; run the command again to resume")
                 return 1
             model: Any = regard.load(result.folder)
+            beam = 1 if options.size == "small" else 5
+            sources, _ = read_pairs(text, "test")
+            translations = [str(line) for line in regard.translate(sources, model, beam=beam)]
+            write_file(folder / f"{name}.txt", "".join(f"{line}\n" for line in translations))
             record = {
                 "title": step.title, "recipe": f"multi30k-de-en-{step.recipe}",
                 "changed": list(step.overrides),
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "flops": result.flops, "minutes": round(result.seconds / 60, 2), "steps": result.steps,
                 "validation_bleu": result.scores["validation"]["bleu"],
-                **measure(step, task, text, model, 1 if options.size == "small" else 5),
+                **measure(step, task, text, model, translations),
             }  # fmt: skip
             write_file(done, json.dumps(record, ensure_ascii=False) + "\n")
-        log["models"] = {
+        finished = {
             other: json.loads((folder / f"{other}.json").read_text(encoding="utf-8"))
             for other in STEPS
             if (folder / f"{other}.json").is_file()
         }
+        log["models"] = compared(finished, folder, read_pairs(text, "test")[1], task)
         write_file(options.out, json.dumps(log, indent=1, ensure_ascii=False) + "\n")
         print(line(name, log["models"][name]), flush=True)
     return 0
@@ -301,6 +325,9 @@ def run(options: argparse.Namespace) -> int:
 def line(name: str, record: dict[str, Any]) -> str:
     """The scores of a model in one line."""
     parts = [f"{name:12} BLEU {record['bleu']:5.2f} (validation {record['validation_bleu']:.2f})"]
+    if "before" in record:
+        step = record["before"]
+        parts.append(f"{step['difference']:+.2f} to {step['model']}, p = {step['p_bootstrap']:.3f}")
     parts.append("by length " + " ".join(f"{b['bleu']:.1f}" for b in record["by_length"] if b["lines"]))
     if "alignment" in record:
         parts.append(f"AER {record['alignment']['aer']:.3f}")

@@ -116,6 +116,28 @@ expect(
 )
 
 # %% [markdown]
+# ## Heads as filters
+# Enevoldsen compares heads with the filters of a convolution. Taken literally: let head h attend to one place
+# only, the word h − 1 steps away. Its weight there is 1, and three heads, each with its own map of the
+# values, add up to a convolution with kernel 3. Where no word stands a head has nothing to attend to and
+# gives zeros: the padding. A head is the more general filter: it finds its places by content, at any
+# distance.
+
+# %%
+kernel = torch.randn(M, M, 3, generator=torch.Generator().manual_seed(1))  # (out, in, tap)
+place = torch.arange(T)
+taps = torch.stack([place[None, :] - place[:, None] == step for step in (-1, 0, 1)])  # (head, t, s)
+values = torch.einsum("oih,ti->hto", kernel, E)  # (head, T, M): each head maps all words
+nothing = torch.zeros(3, T, 1)  # equal scores: only the mask decides
+filtered = regard.attend(nothing, nothing, values, mask=taps).sum(0)  # (T, M)
+convolution = nn.functional.conv1d(E.T[None], kernel, padding=1)[0].T
+error = (filtered - convolution).abs().max().item()
+expect("three heads minus a convolution", error, 0.0, within=1e-4, source="torch's conv1d, zeros as padding")
+show(
+    HeadGrid({"filter": taps.float()}, title="A convolution of kernel 3 as heads", columns=["−1", "0", "+1"])
+)
+
+# %% [markdown]
 # ## Why attend to oneself?
 # Enevoldsen asks this and answers: by attending to itself a token can turn the others down. The test:
 # reproduce your own token. With itself among the keys a layer learns it at once. With the diagonal masked,

@@ -191,8 +191,8 @@ assert min(by_name["full"].values()) > 0.9
 # %% [markdown]
 # The accuracy falls from 1 to chance between two neighbouring distances: this limit is not about training. In
 # real text most of what matters is near, so a window costs less quality than here: the loss is only large
-# where something far away decides. That is why models mix layers with windows and layers that see everything,
-# as Longformer (Beltagy et al. 2020) does.
+# where something far away decides. That is why models mix windows with attention that sees everything:
+# Longformer (Beltagy et al. 2020) for chosen tokens, Gemma 2 (2024) in every other layer.
 #
 # ## Exercises
 # 1. Write `window_mask(T, K)`: the boolean matrix (T, T) that is True where |t − s| ≤ K/2.

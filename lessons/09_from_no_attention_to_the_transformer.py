@@ -148,14 +148,23 @@ log = read_log("progression-tatoeba", "python -m benchmarks.progression")
 if log:
     show(Poster(log))
     for model in log["models"].values():
-        print(f"{model['title']:14} BLEU {model['bleu']:5.2f}  {model['parameters'] / 1e6:.2f} M parameters")
+        text = f"{model['title']:14} BLEU {model['bleu']:5.2f}  {model['parameters'] / 1e6:.2f} M parameters"
+        if "before" in model:  # the paired bootstrap beside the model before, on the same test sentences
+            step = model["before"]
+            text += f"  step {step['difference']:+5.2f} [{step['low']:+5.2f}, {step['high']:+5.2f}]"
+            text += f"  p = {step['p_bootstrap']:.3f}"
+        print(text)
     bleu = {name: model["bleu"] for name, model in log["models"].items()}
     assert bleu["none"] + 3 < bleu["raw"] < bleu["softmax"] - 3, "the first two steps are not visible"
+    first = [log["models"][name].get("before", {}) for name in ("raw", "softmax")]
+    assert all(step.get("significant") for step in first), "the first two steps are not significant"
 
 # %% [markdown]
 # Raw scores and softmax bring six points each. Parameterised attention and Bahdanau's are within two points
-# of softmax, which is what another seed can change. The Transformer is behind: 500 steps are too few for it,
-# as for the reversed sequences above.
+# of softmax. Their steps are significant too, and one goes down: a small p says that the choice of test
+# sentences hardly explains the difference between these two trained models. It says nothing about training them
+# again with another seed. The Transformer is behind: 500 steps are too few for it, as for the reversed
+# sequences above.
 
 # %% [markdown]
 # ## The papers' values, and ours at full size

@@ -185,9 +185,11 @@ if log:
 # similar order of words. Softmax aligns better than raw scores.
 
 # %% [markdown]
-# Published on these 447 sentences, by systems trained on 1.1 million pairs of Hansards: fast_align 16.4,
-# GIZA++ about 8. Two Transformers that we trained on Europarl have 15.7 (one direction) and 11.8 (both
-# joined): [alignment](../alignment.md), regard 0.4.0, 2026-11-15.
+# Published on these 447 sentences, by systems trained on Hansards, English to French and with both directions
+# joined (grow-diag): fast_align 16.4 and 10.5, GIZA++ 8.0 and 5.9
+# ([lilt/alignment-scripts](https://github.com/lilt/alignment-scripts)). Two Transformers that we trained on
+# Europarl have 15.7 (one direction) and 11.8 (both joined): [alignment](../alignment.md), regard 0.4.0,
+# 2026-11-15.
 
 # %% [markdown]
 # ## What small data does not show

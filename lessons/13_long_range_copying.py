@@ -146,8 +146,8 @@ assert float(weights[:, 0].mean()) > 2 / 13
 # %% [markdown]
 # ## What small data does not show
 # With more training an LSTM learns far longer lags: Hochreiter and Schmidhuber (1997) report lags over 1000
-# steps, after tens of thousands of sequences; 400 steps of 32 are 12 800. The claim here is about difficulty:
-# how much training it takes. And a deeper or dilated convolution reaches further, at a price in layers.
+# steps. Here it sees 400 steps of 32 sequences, 12 800 in all. The claim is about difficulty: how much
+# training it takes. And a deeper or dilated convolution reaches further, at a price in layers.
 
 # %% [markdown]
 # ## Exercises

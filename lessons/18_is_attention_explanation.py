@@ -125,7 +125,7 @@ for name, mean in tau.items():
     print(f"{name:10} τ = {mean.value:5.2f}, 95 % confidence interval {mean.low:5.2f} to {mean.high:5.2f}")
 source = "Jain and Wallace 2019, SST"
 expect("τ with leave-one-out, embeddings", tau["embeddings"].value, 0.62, within=0.3, source=source)
-expect("τ with leave-one-out, BiLSTM", tau["BiLSTM"].value, 0.30, within=0.30, source=source)
+expect("τ with leave-one-out, BiLSTM", tau["BiLSTM"].value, 0.29, within=0.29, source=source)
 assert tau["embeddings"].value > tau["BiLSTM"].value + 0.1, "context did not break the correlation"
 
 # %% [markdown]

@@ -162,9 +162,35 @@ def test_links_between_pages_lead_somewhere():
     broken = []
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-        links = re.findall(r"\]\(([^)#:]+)\)", prose)
+        links = re.findall(r"\]\(([^)#: ]+)(?: \"[^\"]*\")?\)", prose)
         broken += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_picture_carries_the_command_that_made_it(page):
+    """As its title, which browsers show when the pointer is over the picture."""
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    for picture in pictures:
+        path, _, command = picture.partition(" ")
+        name = Path(path).stem
+        if path.endswith(".png"):
+            assert command.endswith(' python -m pytest tests/explorer/test_screenshots.py"'), picture
+        elif path.startswith("lessons/"):
+            assert command == f'"make lessons LESSONS={int(name[:2])}"', picture
+        else:
+            assert command == f'"python docs/images/draw.py {name}"', picture
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_section_with_a_dated_measurement_names_its_command(page):
+    for section in re.split(r"^(?=#{1,3} )", page.read_text(encoding="utf-8"), flags=re.M):
+        if re.search(r"\b20\d\d-\d\d-\d\d\b", section):
+            prose = re.sub(r"!\[[^\]]*\]\([^)]+\)", "", section)
+            named = (
+                re.search(r"(?:^|`)(?:regard|python|make|pytest) ", prose, re.M) or "images/draw.py)" in prose
+            )
+            assert named, section.split("\n", 1)[0]
 
 
 def test_every_page_is_linked_from_the_home_page_and_in_the_navigation():

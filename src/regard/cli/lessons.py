@@ -97,10 +97,11 @@ def _run(chosen: str, size: str, folder: Path | None) -> None:
         raise OptionError(f"--size must be full or small, got {size!r}")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed, seconds = [], 0.0
     for lesson in lessons:
         print(f"Lesson {lesson.number}: {lesson.title}", flush=True)
         result = run_lesson(lesson, size, echo=True)
+        seconds += result.seconds
         for picture, caption in (shown for cell in result.cells.values() for shown in cell.pictures):
             saved = f": {save_numbered(picture, folder, lesson.name)}" if folder is not None else ""
             print(f"[picture: {caption}{saved}]")
@@ -109,7 +110,7 @@ def _run(chosen: str, size: str, folder: Path | None) -> None:
             print(f"failed at {result.error}\n", flush=True)
         else:
             print(f"all numbers hold, {result.seconds:.1f} s\n", flush=True)
-    print(f"{len(lessons) - len(failed)} of {len(lessons)} lessons passed")
+    print(f"{len(lessons) - len(failed)} of {len(lessons)} lessons passed in {seconds:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}")
         raise typer.Exit(1)
