@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, choice, el, fit, rove } from "./dom.js";
+import { announce, choice, el, fit, num, rove } from "./dom.js";
 import { probability, percent } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
@@ -34,7 +34,7 @@ function views() {
 
 function showTabs() {
   page.tabs.replaceChildren(...views().map(([name, view]) => el("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.view), "aria-controls": "view",
+    role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.view), "aria-controls": "view",
     tabindex: name === state.view ? 0 : -1, onclick: () => show(name), onfocus: () => { if (name !== state.view) show(name); },
   }, view.title)));
 }
@@ -54,11 +54,11 @@ async function show(name) {
   for (const part of [page.ask, page.examples]) part.hidden = !needsRun;
   page.output.hidden = !needsRun || !current;
   if (needsRun && !current) {
-    page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
+    page.view.replaceChildren(el("p.empty", running ? "Running…" : "Type a text and press Enter."));
   } else if (needsRun && !view.plain && !current.maps.length) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show. Compare and Mechanism work without."));
+    page.view.replaceChildren(el("p.empty", "This model has no attention to show. Compare and Mechanism work without."));
   } else if (view.fits && !view.fits(current)) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
+    page.view.replaceChildren(el("p.empty", "This model has no attention between source and target."));
   } else {
     try {
       view.make ??= (await import(`./${view.file}.js`)).view;
@@ -69,7 +69,7 @@ async function show(name) {
 
 /** A line beside a picture that summarizes the view Trust; `update(map)` recomputes it for the chosen output. */
 function trustLine(run) {
-  const node = el("p", { class: "trust-line dim" });
+  const node = el("p.trust-line.dim");
   return { node, async update(map) {
     if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, show);
   } };
@@ -77,26 +77,26 @@ function trustLine(run) {
 
 function showOutput(run) {
   const out = run.output, parts = [];
-  const answer = (...content) => el("p", { class: "answer", dir: "auto" }, ...content);
+  const answer = (...content) => el("p.answer", { dir: "auto" }, ...content);
   if (run.task === "translate") parts.push(answer(out.text || "(nothing)"));
-  if (run.task === "generate") parts.push(answer(el("span", { class: "prompt" }, out.prompt), out.text));
+  if (run.task === "generate") parts.push(answer(el("span.prompt", out.prompt), out.text));
   if (run.task === "classify") parts.push(answer(out.label || "(no label)"));
   if (run.task === "tag") {
     parts.push(answer(...out.words.flatMap((word, i) => [i ? " " : "", word,
-      ...(out.tags[i] === "O" ? [] : [el("span", { class: "tag" }, out.tags[i])])])));
+      ...(out.tags[i] === "O" ? [] : [el("span.tag", out.tags[i])])])));
   }
   if (run.task === "embed") parts.push(answer(`a vector of ${out.width} numbers`));
   if ("logP" in out) {
-    parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP)),
+    parts.push(el("p.dim", "probability ", num(probability(out.logP)),
       out.ended ? "" : ", cut off at the length limit"));
   }
   if (out.forced) {
-    parts.push(el("p", { class: "dim" }, "forced: ", el("span", { dir: "auto" }, out.forced), " ",
-      el("button", { class: "chip", type: "button", onclick: () => { set({ prefix: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
+    parts.push(el("p.dim", "forced: ", el("span", { dir: "auto" }, out.forced), " ",
+      el("button.chip", { onclick: () => { set({ prefix: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
   }
   if (out.probabilities) {
     const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
-    parts.push(el("p", { class: "dim" }, text));
+    parts.push(el("p.dim", text));
   }
   page.output.replaceChildren(...parts);
   announce(page.output.textContent);
@@ -185,12 +185,12 @@ function showModel() {
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
   page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
-    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
+    class: "chip", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
   }, text)));
 }
 
 /** Show the parts of a text in backquotes as code. */
-const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", part) : part));
 
 /** Call the server; where it needs a token, ask for it and call again. */
 async function withToken(call, again = false) {
@@ -199,8 +199,8 @@ async function withToken(call, again = false) {
   } catch (error) {
     if (error.status !== 401) throw error;
     const input = el("input", { type: "password", id: "token", required: true, autocomplete: "off" });
-    const form = el("form", { class: "controls" }, el("label", { class: "field", for: "token" }, "Token of this server"), input,
-      el("button", { class: "primary", type: "submit" }, "Open"));
+    const form = el("form.controls", el("label.field", { for: "token" }, "Token of this server"), input,
+      el("button.primary", { type: "submit" }, "Open"));
     page.ask.hidden = true;
     showError(again ? new Error("This is not the server's token.") : null);
     page.view.replaceChildren(form);
@@ -217,7 +217,7 @@ async function withToken(call, again = false) {
 function showProgress(part) {
   const bar = page.view.querySelector("progress") ?? el("progress", { "aria-label": "Loading the model" });
   bar.value = part;
-  if (!bar.isConnected) page.view.replaceChildren(el("p", { class: "empty" }, "Loading the model ", bar));
+  if (!bar.isConnected) page.view.replaceChildren(el("p.empty", "Loading the model ", bar));
 }
 
 async function start() {
@@ -235,7 +235,7 @@ async function start() {
     return show("mechanism");
   }
   if (model.notice) {
-    page.view.before(el("p", { class: "notice", id: "notice" }, ...code(model.notice)));
+    page.view.before(el("p.notice", { id: "notice" }, ...code(model.notice)));
     return show("mechanism");
   }
   showModel();

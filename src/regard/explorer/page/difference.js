@@ -26,5 +26,5 @@ const split = (text) => text.trim().match(/\s*(?:[\p{L}\p{M}\p{N}]+(?:['’][\p{
 export function marked(before, after) {
   const words = split(after), plain = (list) => list.map((word) => word.trim());
   const shared = new Set(matches(plain(split(before)), plain(words)).map(([, j]) => j));
-  return words.flatMap((word, i) => [word.slice(0, -word.trim().length), shared.has(i) ? word.trim() : el("ins", {}, word.trim())]);
+  return words.flatMap((word, i) => [word.slice(0, -word.trim().length), shared.has(i) ? word.trim() : el("ins", word.trim())]);
 }

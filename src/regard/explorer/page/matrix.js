@@ -36,12 +36,12 @@ export class Matrix {
   constructor({ label, onmove, onselect, largest = LARGEST }) {
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "attention matrix",
       "aria-label": `${label}; arrow keys move between cells, plus and minus zoom` });
-    this.space = el("div", {}, this.canvas);
-    this.scroller = el("div", { class: "matrix" }, this.space);
-    const button = (text, name, factor) => el("button", { class: "chip", type: "button", "aria-label": name, onclick: () => this.enlarge(factor) }, text);
-    this.tools = el("div", { class: "zoom", role: "group", "aria-label": "Zoom", hidden: true },
+    this.space = el("div", this.canvas);
+    this.scroller = el("div.matrix", this.space);
+    const button = (text, name, factor) => el("button.chip", { "aria-label": name, onclick: () => this.enlarge(factor) }, text);
+    this.tools = el("div.zoom", { role: "group", "aria-label": "Zoom", hidden: true },
       button("−", "Zoom out", 1 / 1.5), button("fit", "Fit the whole matrix", 0), button("+", "Zoom in", 1.5));
-    this.node = el("div", { class: "matrix-box" }, this.tools, this.scroller);
+    this.node = el("div.matrix-box", this.tools, this.scroller);
     Object.assign(this, { onmove, onselect, largest, rows: [], columns: [], weights: new Float32Array(), row: -1, column: -1, size: 0, marks: [] });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { if (document.activeElement !== this.canvas) this.move(this.row, -1, false); });

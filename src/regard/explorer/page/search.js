@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { marked } from "./difference.js";
-import { announce, chip, el } from "./dom.js";
+import { announce, bold, chip, el, errorLine, meter, num } from "./dom.js";
 import { marksWords, part, percent, probability, token } from "./format.js";
 import { alpha } from "./matrix.js";
 import { set, state } from "./state.js";
@@ -47,8 +47,8 @@ class Tree {
     Object.assign(this, { tree, onchoose, chosen: -1, buttons: new Map() });
     this.marks = marksWords(tree.nodes.map((node) => node.token));
     this.svg = el("svg", { "aria-hidden": "true" });
-    this.space = el("div", { class: "tree-space", role: "group", "aria-label": "Search tree; arrow keys follow it" });
-    this.node = el("div", { class: "tree", tabindex: -1 }, this.space);
+    this.space = el("div.tree-space", { role: "group", "aria-label": "Search tree; arrow keys follow it" });
+    this.node = el("div.tree", { tabindex: -1 }, this.space);
     this.space.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -69,7 +69,7 @@ class Tree {
     this.space.replaceChildren(this.svg, ...shown.map((i) => {
       const { x, y } = place(i), node = nodes[i], p = chance(nodes, i), forced = node.step <= prefix.length;
       const kind = forced ? "forced" : node.status === "pruned" ? "pruned" : best.has(i) ? "best" : final.has(i) ? "kept" : "left";
-      const button = el("button", { class: `node ${kind}`, type: "button", dir: "auto", tabindex: -1, "data-node": i,
+      const button = el("button", { class: `node ${kind}`, dir: "auto", tabindex: -1, "data-node": i,
         "aria-label": `${token(node.token)}, probability ${percent(p)}, ${forced ? "forced" : kind === "left" ? "left later" : STATUS[node.status]}`,
         onclick: () => this.choose(i), onfocus: () => this.choose(i) }, part(node.token, this.marks));
       Object.assign(button.style, { left: `${x}px`, top: `${y}px` });
@@ -78,7 +78,7 @@ class Tree {
       return button;
     }), ...hypotheses.map((hypothesis, at) => {
       const last = place(hypothesis.nodes.at(-1));
-      const score = el("span", { class: "score num" }, signed(hypothesis.score));
+      const score = el("span.score.num", signed(hypothesis.score));
       Object.assign(score.style, { left: `${last.x + last.w + 12}px`, top: `${at * LINE}px` });
       return score;
     }));
@@ -131,27 +131,25 @@ class Tree {
 function alternatives(tree, i, force) {
   const { nodes } = tree, { parent } = nodes[i];
   const found = nodes.map((node, at) => at).filter((at) => at && nodes[at].parent === parent).sort((a, b) => nodes[b].logP - nodes[a].logP);
-  return el("table", { class: "choices" },
-    el("thead", { class: "hidden" }, el("tr", {}, ["token", "probability", "status", "action"].map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, found.map((at) => {
-      const p = chance(nodes, at), bar = el("i"), text = token(nodes[at].token);
-      bar.style.width = `${100 * p}%`;
-      return el("tr", {}, el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
-        el("td", {}, el("span", { class: "meter" }, bar), el("span", { class: "num" }, percent(p))),
-        el("td", { class: "dim" }, STATUS[nodes[at].status]),
-        el("td", {}, el("button", { class: "chip", type: "button", "aria-label": `Force ${text}`, onclick: () => force(at) }, "force")));
+  return el("table.choices",
+    el("thead.hidden", el("tr", ["token", "probability", "status", "action"].map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", found.map((at) => {
+      const p = chance(nodes, at), text = token(nodes[at].token);
+      return el("tr", el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
+        el("td", meter(p), num(percent(p))),
+        el("td.dim", STATUS[nodes[at].status]),
+        el("td", el("button.chip", { "aria-label": `Force ${text}`, onclick: () => force(at) }, "force")));
     })));
 }
 
 export function view(run, model, { request, force }) {
-  const space = el("div", {}), panel = el("div", { class: "panel" }), result = el("div", { class: "result" }), filter = el("div", { class: "controls" });
-  const error = el("p", { class: "error", role: "alert", hidden: true });
-  const key = el("p", { class: "legend dim", id: "search-key" });
+  const space = el("div"), panel = el("div.panel"), result = el("div.result"), filter = el("div.controls");
+  const [error, fail] = errorLine();
+  const key = el("p.legend.dim", { id: "search-key" });
   const forced = state.prefix.split(",").filter(Boolean).map(Number);
   let tree = null, drawn = null;
 
   const path = (i) => { const ids = []; for (let at = i; at > 0; at = tree.nodes[at].parent) ids.unshift(tree.nodes[at].id); return ids; };
-  const fail = (problem) => { error.textContent = problem.message; error.hidden = false; };
 
   async function type(i, text) {
     error.hidden = true;
@@ -166,26 +164,26 @@ export function view(run, model, { request, force }) {
     set({ node: i });
     const before = node.parent > 0 ? token(tree.nodes[node.parent].token) : null;
     panel.replaceChildren(
-      el("h3", {}, "In place of ", el("b", { dir: "auto" }, token(node.token)), before ? el("span", { class: "dim" }, " after ", el("span", { dir: "auto" }, before)) : ""),
-      el("p", { class: "dim" }, `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; score of the hypothesis so far ${signed(node.score)}, log p ${signed(node.logP)}`),
+      el("h3", "In place of ", bold(token(node.token)), before ? el("span.dim", " after ", el("span", { dir: "auto" }, before)) : ""),
+      el("p.dim", `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; score of the hypothesis so far ${signed(node.score)}, log p ${signed(node.logP)}`),
       alternatives(tree, i, (at) => force(path(at))),
-      el("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); type(i, input.value); } },
-        el("label", { class: "field" }, "another word ", input), el("button", { class: "chip", type: "submit" }, "force")));
+      el("form.controls", { onsubmit: (event) => { event.preventDefault(); type(i, input.value); } },
+        el("label.field", "another word ", input), el("button.chip", { type: "submit" }, "force")));
     announce(`${token(node.token)}, probability ${percent(chance(tree.nodes, i))}, ${STATUS[node.status]}`);
   }
 
   function outputs(original) {
-    const side = (name, best, other) => el("section", {}, el("h3", { class: "dim" }, name),
-      el("p", { class: "answer", dir: "auto" }, ...marked(other.text, best.text)),
-      el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(best.logP)), ", score ", el("span", { class: "num" }, signed(best.score))));
+    const side = (name, best, other) => el("section", el("h3.dim", name),
+      el("p.answer", { dir: "auto" }, ...marked(other.text, best.text)),
+      el("p.dim", "probability ", num(probability(best.logP)), ", score ", num(signed(best.score))));
     const [a, b] = [original.hypotheses[0], tree.hypotheses[0]];
-    result.replaceChildren(el("div", { class: "pair" }, side("as the model searched", a, b), side("from the forced tokens", b, a)));
+    result.replaceChildren(el("div.pair", side("as the model searched", a, b), side("from the forced tokens", b, a)));
     announce(`with forced tokens the output is ${b.text}`);
   }
 
   function showFilter() {
     filter.replaceChildren(chip("show all pruned tokens", state.pruned !== "", () => { set({ pruned: state.pruned ? "" : "1" }); showFilter(); drawn.show(state.pruned !== ""); }));
-    const sign = ([kind, text]) => el("span", {}, el("span", { class: `node ${kind}` }, "token"), text);
+    const sign = ([kind, text]) => el("span", el("span", { class: `node ${kind}` }, "token"), text);
     key.replaceChildren(...KEY.filter(([kind]) => (kind !== "forced" || forced.length) && (kind !== "pruned" || state.pruned)).map(sign));
   }
 
@@ -206,8 +204,8 @@ export function view(run, model, { request, force }) {
   }
 
   load().catch(fail);
-  return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, "What the search kept and pruned"),
-      el("p", { class: "dim" }, "Left to right; the best hypothesis on top, others from where they differ. The number is the score: log p per token.")),
-    result, error, el("div", { class: "controls spread" }, el("p", {}, "Click a token to force another one there."), filter), key, space, panel);
+  return el("section.card",
+    el("header", el("h2", "What the search kept and pruned"),
+      el("p.dim", "Left to right; the best hypothesis on top, others from where they differ. The number is the score: log p per token.")),
+    result, error, el("div.controls.spread", el("p", "Click a token to force another one there."), filter), key, space, panel);
 }

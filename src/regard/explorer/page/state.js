@@ -28,6 +28,10 @@ export function set(changes) {
   try { history.replaceState(null, "", text ? `?${text}` : location.pathname); } catch { /* a page from a file has no such address */ }
 }
 
+/** The index of the map that the address names, and its head; else those given, and the mean. */
+export const mapIndex = (run, other) => (state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : other);
+export const headOf = (map) => (Number(state.head) < map.heads ? state.head : "mean");
+
 /** A value of the address that is JSON; null if it is missing or broken. */
 export function stored(key) {
   try { return JSON.parse(state[key]); } catch { return null; }

@@ -1,6 +1,6 @@
 // Tokens merged into words: weights are summed over the columns of a word and averaged over its rows.
 
-import { announce, el } from "./dom.js";
+import { announce, bold } from "./dom.js";
 import { inside, reading, token, weight } from "./format.js";
 
 /** The entries of a side: words, or single tokens. */
@@ -36,6 +36,6 @@ export function readRow(node, data, rows, columns, row, column, count = 4) {
   const values = data.subarray(row * columns.length, (row + 1) * columns.length);
   const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text), count);
   const exact = column < 0 ? "" : `${inside(columns[column].text)}: ${weight(values[column])}`;
-  node.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact && ` — ${exact}`}`);
+  node.replaceChildren(bold(name), ` attends to ${text}${exact && ` — ${exact}`}`);
   announce(exact ? `${inside(name)}, ${exact}` : `${name} attends to ${text}`);
 }
