@@ -29,6 +29,21 @@ GOLD = [GoldPair("the red dog", "der roter hund", "0-0 1-1 2?2"), GoldPair("a ma
 KEY_TEXTS = "(all) => all.map((sign) => sign.lastChild.textContent)"
 
 
+# Tokens of the search tree that a curve passes behind.
+CROSSED = """(() => {
+  const inside = (x, y, a) => x > a.offsetLeft + 2 && x < a.offsetLeft + a.offsetWidth - 2
+    && y > a.offsetTop + 2 && y < a.offsetTop + a.offsetHeight - 2;
+  const found = new Set(), nodes = [...document.querySelectorAll(".tree .node")];
+  for (const path of document.querySelectorAll(".tree path")) {
+    for (let at = 1; at < path.getTotalLength() - 1; at += 6) {
+      const { x, y } = path.getPointAtLength(at);
+      for (const node of nodes) if (inside(x, y, node)) found.add(node.innerText);
+    }
+  }
+  return [...found];
+})()"""
+
+
 def go(tab, address, **state):
     tab.goto(f"{address}?{urlencode({'text': TEXT, **state})}")
     until(tab, "document.getElementById('output').hasChildNodes()")
@@ -58,14 +73,19 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".node.best").count() == len(best)
     # What hypotheses share is drawn once.
     assert tab.locator(".tree .node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
-    key = "likely in another hypothesis kept for a while, pruned later selected"
+    key = "darker: likelier token in another hypothesis kept for a while, pruned later selected"
     assert " ".join(tab.locator("#search-key > span").evaluate_all(KEY_TEXTS)) == key
     assert "Click a token to force another one there." in tab.inner_text("main")
-    assert tab.locator(".tree .score").all_inner_texts() == [
-        f"{h['score']:.3f}".replace("-", "−") for h in tree["hypotheses"]
-    ]
+    ends = {h["nodes"][-1]: ("best" if i == 0 else "finished, not best") for i, h in enumerate(tree["hypotheses"])}
+    ends = {i: "finished, pruned" for i, n in enumerate(tree["nodes"]) if n["status"] == "ended"} | ends
+    assert len(ends) > len(tree["hypotheses"])  # one finished, and others were better
+    scores = [f"{tree['nodes'][i]['score']:.3f} {text}".replace("-", "−") for i, text in sorted(ends.items())]
+    assert tab.locator(".tree .score").all_inner_texts() == scores
+    assert "Beam size 3: " in tab.inner_text("main")
+    assert tab.evaluate(CROSSED) == []
     tab.get_by_role("button", name="show all pruned tokens").click()
     assert tab.locator(".tree .node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    assert tab.evaluate(CROSSED) == []
     struck = "getComputedStyle(document.querySelector('#search-key .pruned')).textDecorationLine"
     assert tab.evaluate(struck) == "line-through"  # as the pruned tokens of the tree
 
@@ -81,10 +101,13 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".pair .answer").all_inner_texts() == outputs
     assert "kleiner" in tab.locator(".pair ins").all_inner_texts()
     assert tab.inner_text("#output .answer") == outputs[1]
-    assert tab.locator(".tree .forced").all_inner_texts() == ["der", "kleiner"]
-    assert tab.locator("#search-key .forced").count() == 1  # the key names it once there is one
+    assert tab.locator(".pair h3").all_inner_texts()[1] == "with “kleiner” forced; underlined words differ"
+    assert tab.locator("#search-key .forced, #search-key .before").count() == 2  # named once there are some
     tab.reload()  # the address holds the forced tokens
-    tab.wait_for_selector(".node.forced")
+    tab.wait_for_selector(".tree .forced")
+    # Only what was forced is marked as forced, not the beginning that was kept.
+    marked = [tab.locator(f".tree .{kind}").all_inner_texts() for kind in ("before", "forced")]
+    assert marked == [["der"], ["kleiner forced"]]
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".lines button.word")
     assert tab.locator(".lines button.word").all_inner_texts() == [*outputs[1].split(), "end"]

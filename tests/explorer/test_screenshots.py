@@ -106,7 +106,7 @@ SHOTS = {
     "search": Shot(
         {"beam": 4},
         ".panel table",
-        ("as the model searched", "from the forced tokens", "Click a token to force another one there."),
+        ("as the model searched", "with “" + SHOWN["word"] + "” forced", "Click a token to force another one there."),
         (".result", "#search-key", ".tree .forced", ".panel table", ".panel form"),
         force,
     ),

@@ -25,7 +25,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -91,8 +91,8 @@ function showOutput(run) {
       out.ended ? "" : ", cut off at the length limit"));
   }
   if (out.forced) {
-    parts.push(el("p.dim", "forced: ", el("span", { dir: "auto" }, out.forced), " ",
-      el("button.chip", { onclick: () => { set({ prefix: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
+    parts.push(el("p.dim", "forced to begin with ", el("span", { dir: "auto" }, out.forced), " ",
+      el("button.chip", { onclick: () => { set({ prefix: "", pins: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
   }
   if (out.probabilities) {
     const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
@@ -164,9 +164,10 @@ function forced() {
 /** Run the same text with changed attention. */
 const runAgain = (changes) => api.runAgainst(current, request({ ...forced(), changes }));
 
-/** Start the output with these token ids, in every view. */
-function force(prefix) {
-  set({ prefix: prefix.join(","), target: "", links: "", node: "", row: "", token: "" });
+/** Start the output with these token ids, in every view; those from step `from` on are new. */
+function force(prefix, from) {
+  const steps = [...state.pins.split(",").filter((step) => step && Number(step) < from), ...prefix.map((_, i) => i + 1).filter((step) => step >= from)];
+  set({ prefix: prefix.join(","), pins: steps.join(","), target: "", links: "", node: "", row: "", token: "" });
   return rerun();
 }
 
