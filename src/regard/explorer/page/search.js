@@ -32,7 +32,7 @@ function lines(tree, pruned) {
     const last = nodes[path.at(-1)], end = last.status === "ended" ? EMPTY : last.step + 2; // a label, or a gap
     let at = above + 1;
     while ((first[at] ?? EMPTY) < end) at++;
-    first[at] = nodes[start].step;
+    for (let i = above + 1; i <= at; i++) first[i] = Math.min(first[i] ?? EMPTY, nodes[start].step); // the curve passes them
     for (const i of path) line.set(i, at);
     for (const i of path.reverse()) for (const branch of children[i].slice(1)) place(branch, at);
   };
