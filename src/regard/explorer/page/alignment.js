@@ -1,9 +1,9 @@
-// Which source words a translation attends to: two lines of words with curves, and a matrix of words.
+// Which source words a translation attends to: as curves and as a matrix.
 
 import * as api from "./api.js";
-import { choice, el, levelChips } from "./dom.js";
+import { choice, el, legend, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { headOptions } from "./format.js";
+import { headOptions, token } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { headOf, set, state } from "./state.js";
@@ -31,9 +31,9 @@ export function alignmentView(run, model, actions) {
   let map = maps.find((m) => String(m.index) === state.map) ?? maps.at(-1);
   let selected = state.row === "" ? -1 : Number(state.row), data = null, rows = [], columns = [];
 
-  const sub = el("p.reading.dim"), score = el("p.score-line", { "aria-live": "polite" });
+  const sub = el("p.reading"), score = el("p.score-line", { "aria-live": "polite" });
   const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
-  const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin });
+  const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin, numbers: true });
   const body = el("div.flow", lines.node, matrix.node);
   const controls = el("div.controls"), merged = el("span"), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: map.index, head: headOf(map), level: state.level }));
@@ -42,7 +42,7 @@ export function alignmentView(run, model, actions) {
     selected = selected === row ? -1 : row;
     set({ row: selected < 0 ? "" : selected, token: "" });
     choose(row, matrix.column);
-    trust.update(map);
+    trust.update(map, headOf(map));
   }
 
   function choose(row, column) {
@@ -70,7 +70,7 @@ export function alignmentView(run, model, actions) {
     load();
   }
 
-  /** Draw gold links over words, and say how well the strongest weights of this head find them. */
+  /** Draw gold links, and how well the strongest weights find them. */
   async function drawGold() {
     matrix.mark([]);
     score.replaceChildren();
@@ -96,17 +96,17 @@ export function alignmentView(run, model, actions) {
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
-    merged.textContent = state.level === "words" ? "summed over the tokens of a source word, mean over those of a target word" : "";
+    const example = columns.find((entry) => entry.tokens.length > 1);
+    merged.textContent = state.level !== "words" ? "" : `A word is the sum of its source tokens${example ? ` (${example.text} = ${example.tokens.map((t) => token(run.sides.source.tokens[t])).join(" + ")})` : ""}, and the mean of its target tokens.`;
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);
-    trust.update(map);
+    trust.update(map, headOf(map));
     await drawGold();
   }
 
   load().catch((error) => { sub.textContent = error.message; });
-  const legend = el("p.legend.dim", "0", el("i"), "1", merged);
   return el("section.card",
-    el("header", el("h2", "Which source words the translation attends to"), controls),
-    sub, body, legend, score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
+    el("header", el("h2", "Which source words the translation attends to"), el("p.dim", "Click a word of the translation."), controls),
+    sub, body, legend(merged), score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
 }

@@ -2,8 +2,9 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, choice, el, fit, num, rove } from "./dom.js";
-import { probability, percent } from "./format.js";
+import { answer } from "./difference.js";
+import { announce, choice, el, field, fit, num, rove } from "./dom.js";
+import { likeliest, probability } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
 
@@ -25,7 +26,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" }; // state of one text
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -34,7 +35,7 @@ function views() {
 
 function showTabs() {
   page.tabs.replaceChildren(...views().map(([name, view]) => el("button", {
-    role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.view), "aria-controls": "view",
+    role: "tab", id: `tab-${name}`, "aria-selected": name === state.view, "aria-controls": "view",
     tabindex: name === state.view ? 0 : -1, onclick: () => show(name), onfocus: () => { if (name !== state.view) show(name); },
   }, view.title)));
 }
@@ -53,13 +54,11 @@ async function show(name) {
   page.view.dataset.view = name;
   for (const part of [page.ask, page.examples]) part.hidden = !needsRun;
   page.output.hidden = !needsRun || !current;
-  if (needsRun && !current) {
-    page.view.replaceChildren(el("p.empty", running ? "Running…" : "Type a text and press Enter."));
-  } else if (needsRun && !view.plain && !current.maps.length) {
-    page.view.replaceChildren(el("p.empty", "This model has no attention to show. Compare and Mechanism work without."));
-  } else if (view.fits && !view.fits(current)) {
-    page.view.replaceChildren(el("p.empty", "This model has no attention between source and target."));
-  } else {
+  const empty = (text) => page.view.replaceChildren(el("p.empty", text));
+  if (needsRun && !current) empty(running ? "Running…" : "Type a text and press Enter.");
+  else if (needsRun && !view.plain && !current.maps.length) empty("This model has no attention to show. Compare and Mechanism work without.");
+  else if (view.fits && !view.fits(current)) empty("This model has no attention between source and target.");
+  else {
     try {
       view.make ??= (await import(`./${view.file}.js`)).view;
     } catch { return showError(Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true })); }
@@ -67,43 +66,30 @@ async function show(name) {
   }
 }
 
-/** A line beside a picture that summarizes the view Trust; `update(map)` recomputes it for the chosen output. */
+/** A line beside a picture that summarizes the view Trust. */
 function trustLine(run) {
   const node = el("p.trust-line.dim");
-  return { node, async update(map) {
-    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, show);
+  return { node, async update(map, head) {
+    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, head, show);
   } };
 }
 
 function showOutput(run) {
-  const out = run.output, parts = [];
-  const answer = (...content) => el("p.answer", { dir: "auto" }, ...content);
-  if (run.task === "translate") parts.push(answer(out.text || "(nothing)"));
-  if (run.task === "generate") parts.push(answer(el("span.prompt", out.prompt), out.text));
-  if (run.task === "classify") parts.push(answer(out.label || "(no label)"));
-  if (run.task === "tag") {
-    parts.push(answer(...out.words.flatMap((word, i) => [i ? " " : "", word,
-      ...(out.tags[i] === "O" ? [] : [el("span.tag", out.tags[i])])])));
-  }
-  if (run.task === "embed") parts.push(answer(`a vector of ${out.width} numbers`));
+  const out = run.output, parts = [answer(out)];
   if ("logP" in out) {
-    parts.push(el("p.dim", "probability ", num(probability(out.logP)),
-      out.ended ? "" : ", cut off at the length limit"));
+    parts.push(el("p.dim", "probability ", num(probability(out.logP)), " (of the whole output)", out.ended ? "" : ", cut off at the length limit"));
   }
   if (out.forced) {
     parts.push(el("p.dim", "forced to begin with ", el("span", { dir: "auto" }, out.forced), " ",
       el("button.chip", { onclick: () => { set({ prefix: "", pins: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
   }
-  if (out.probabilities) {
-    const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
-    parts.push(el("p.dim", text));
-  }
+  if (out.probabilities) parts.push(el("p.dim", likeliest(out.probabilities)));
   page.output.replaceChildren(...parts);
   announce(page.output.textContent);
 }
 
 let polling = 0;
-/** Show an error, or none. While the server does not answer, ask again every two seconds and run the text once it does. */
+/** Show an error, or none. While the server does not answer, ask it every two seconds. */
 function showError(error) {
   clearTimeout(polling);
   page.error.textContent = error ? error.message : "";
@@ -224,10 +210,7 @@ function showProgress(part) {
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-  page.text.addEventListener("input", () => fit(page.text));
-  page.text.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
-  });
+  field(page.text, submit);
   rove(page.tabs, "button");
   try {
     model = await withToken(() => api.describeModel(showProgress, state.model));

@@ -1,21 +1,18 @@
-// Two texts with one model, or one text with two models: both outputs, both maps and their difference.
+// Two texts or two models: both outputs, both maps and their difference.
 
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
-import { announce, bold, chip, choice, el, errorLine, fit, levelChips, num } from "./dom.js";
-import { headOptions, inside, largest, mapName, percent, probability, weight } from "./format.js";
+import { announce, bold, chip, choice, el, errorLine, field, fit, levelChips, num } from "./dom.js";
+import { headOptions, inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { headOf, mapIndex, set, state } from "./state.js";
 import { axes, merge } from "./words.js";
 
-const PROBES = {
-  translate: ["The doctor said that he/she was late.", "The nurse said that he/she was late.", "He/She is a teacher."],
-  generate: ["The doctor said that he/she", "The nurse said that he/she"],
-  fill: ["The doctor said that he/she was late.", "The nurse said that he/she was late."],
-};
+const BEGUN = ["The doctor said that he/she", "The nurse said that he/she"], LATE = BEGUN.map((text) => `${text} was late.`);
+const PROBES = { translate: [...LATE, "He/She is a teacher."], generate: BEGUN, fill: LATE };
 const PAIR = /([\p{L}\p{M}'’]+)\/([\p{L}\p{M}'’]+)/u;
 
-/** The two texts of a template such as "the doctor said he/she was late", and the two words; null if it has none. */
+/** The two texts and words of a template such as "the doctor said he/she was late"; null if it has none. */
 export function variants(template) {
   const found = PAIR.exec(template);
   if (!found) return null;
@@ -30,7 +27,7 @@ function outcome(name, run, other) {
   if (out.width) parts.push(el("p.answer", `a vector of ${out.width} numbers`));
   else parts.push(el("p.answer", { dir: "auto" }, ...marked(simple(other), simple(run))));
   if ("logP" in out) parts.push(el("p.dim", "probability ", num(probability(out.logP))));
-  else if (out.probabilities) parts.push(el("p.dim", Object.entries(out.probabilities).slice(0, 3).map(([label, p]) => `${label} ${percent(p)}`).join(" · ")));
+  else if (out.probabilities) parts.push(el("p.dim", likeliest(out.probabilities)));
   return el("section", ...parts);
 }
 
@@ -96,6 +93,9 @@ function pictures(runs, names) {
     const part_ = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
       { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
     part_.append(el("p.legend.dim", `less −${most.toFixed(2)}`, el("i.signed"), `+${most.toFixed(2)} more`));
+    const single = (side, pairs) => [a, b].flatMap((one, k) => one[side].filter((_, i) => pairs.every((pair) => pair[k] !== i)).map((entry) => inside(entry.text)));
+    const left = [["rows", rows], ["columns", columns]].map(([side, pairs]) => [side, single(side, pairs).join(", ")]).filter(([, list]) => list);
+    if (left.length) part_.append(el("p.dim", `Left out, as only one of the two has them: ${left.map((parts) => parts.join(" ")).join("; ")}.`));
     return part_;
   }
 
@@ -137,8 +137,7 @@ export function view(run, model, { request }) {
       set({ other: text });
       return compare();
     };
-    input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(input.value); } });
-    input.addEventListener("input", () => fit(input));
+    field(input, () => go(input.value));
     requestAnimationFrame(() => fit(input)); // once it is in the page
     form.replaceChildren(el("form.ask", { onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button.primary", { type: "submit" }, "Compare")),
       el("div.chips", (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
@@ -163,7 +162,7 @@ export function view(run, model, { request }) {
     }
     const first = requests[0] ? await api.run(requests[0]) : run;
     const second = await (state.mode === "model" ? api.run(requests[1]) : api.runAgainst(first, requests[1]));
-    // Run the first text again with the second run as base: this scores the second output given the first text.
+    // With the second run as base, the first scores its output too.
     return words && "logP" in first.output ? [await api.runAgainst(second, requests[0]), second] : [first, second];
   }
 
@@ -177,7 +176,7 @@ export function view(run, model, { request }) {
       const runs = await both(asked);
       if (mine !== latest) return;
       const same = simple(runs[0]) === simple(runs[1]), { cosine } = runs[1].output;
-      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ.";
+      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ where underlined.";
       result.replaceChildren(el("div.pair", runs.map((one, i) => outcome(asked.names[i], one, runs[1 - i]))),
         el("p.dim.verdict", said), ...[asked.words ? verdict(asked.words, runs) : null].filter(Boolean),
         ...(runs.every((one) => one.maps.length) ? [pictures(runs, asked.words ?? (state.mode === "model" ? asked.names : ["first text", "second text"]))] : []));

@@ -1,4 +1,4 @@
-// Every layer and head as a thumbnail; one of them large, with its exact weights and the stages before them.
+// Every layer and head as a thumbnail; one of them large, with its stages.
 
 import * as api from "./api.js";
 import { announce, bold, chip, choice, el, levelChips, rove } from "./dom.js";
@@ -16,7 +16,7 @@ const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weig
 const UNITS = { entropy: "bits", distance: "tokens" };
 const MEANING = "Hide heads by entropy (0 bits: all weight on one token) or distance (mean number of tokens between a word and what it attends to).";
 
-/** The colours of the 256 values of a thumbnail on the background of `node`: blue, green, red, 0. */
+/** The colours of 256 values on the background of `node`: blue, green, red, 0. */
 function palette(node) {
   const style = getComputedStyle(node), hot = style.getPropertyValue("--hot").trim().split(" ").map(Number);
   const ground = style.backgroundColor.match(/\d+/gu).map(Number);
@@ -94,12 +94,12 @@ export function headsView(run, model, actions) {
   const first = run.maps.findIndex((map) => map.kind === (kinds.includes("cross") ? "cross" : kinds.at(-1)));
   let index = mapIndex(run, first);
   let head = state.head !== "mean" && Number(state.head) < run.maps[index].heads ? Number(state.head) : 0;
-  let bytes = null, colours = null, data = null, shownStage = "", rows = [], columns = [], lines = null;
+  let bytes = null, colours = null, data = null, shownStage = "", rows = [], columns = [], lines = null, strongest = -1; // head of a clicked cell
 
   const overview = el("div"), filter = el("div.chips"), controls = el("div.controls"), count = el("p.dim");
-  const title = el("h2", { id: "head-title" }), sub = el("p.reading.dim"), detail = el("p.dim"), legend = el("p.legend.dim");
+  const title = el("h2", { id: "head-title" }), sub = el("p.reading"), detail = el("p.dim"), legend = el("p.legend.dim");
   const space = el("div"), stages = el("div.chips", { role: "group", "aria-label": "Stage of attention" });
-  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin });
+  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin, numbers: true });
   const across = el("p.dim", { id: "across" });
   const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
@@ -137,7 +137,7 @@ export function headsView(run, model, actions) {
       class: "thumb", "aria-pressed": "false", "aria-label": mapName(map, h),
       title: tooltip(map, h),
       "data-map": i, "data-head": h,
-      onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
+      onclick: () => { index = i; head = h; set({ map: i, head: h }); load(); },
     }, thumbnail(cells, ...map.thumbnail, colours)) : null)).filter(Boolean);
     for (const button of buttons) button.style.gridColumn = Number(button.dataset.head) + 1;
     return buttons.length ? line(`layer ${map.layer + 1}`, map.heads, buttons) : null;
@@ -145,7 +145,9 @@ export function headsView(run, model, actions) {
 
   function mark() {
     for (const button of overview.querySelectorAll(".thumb")) {
-      button.setAttribute("aria-pressed", String(Number(button.dataset.map) === index && Number(button.dataset.head) === head));
+      const here = Number(button.dataset.map) === index, h = Number(button.dataset.head);
+      button.setAttribute("aria-pressed", String(here && h === head));
+      button.classList.toggle("most", here && h === strongest);
     }
   }
 
@@ -160,7 +162,11 @@ export function headsView(run, model, actions) {
     const { heads: count, columns: width } = run.maps[index], from = rows[row], to = columns[column];
     const all = await Promise.all(from.tokens.map((t) => api.row(run, index, t)));
     const share = (h) => all.reduce((sum, values) => to.tokens.reduce((s, t) => s + values[h * width + t], sum), 0) / all.length;
-    across.textContent = `${inside(from.text)} → ${inside(to.text)} in head ${Array.from({ length: count }, (_, h) => `${h + 1}: ${weight(share(h))}`).join(" · ")}`;
+    const shares = Array.from({ length: count }, (_, h) => share(h)), order = [...shares.keys()].sort((a, b) => shares[b] - shares[a]);
+    const note = (h) => [h === order[0] ? "most" : "", h === head ? "shown" : ""].filter(Boolean).join(", ");
+    across.textContent = `${inside(from.text)} → ${inside(to.text)}, ${mapName(run.maps[index])}: ${order.map((h) => `head ${h + 1} ${weight(shares[h])}${note(h) && ` (${note(h)})`}`).join(" · ")}`;
+    strongest = order[0];
+    mark();
     announce(across.textContent);
   }
 
@@ -179,13 +185,14 @@ export function headsView(run, model, actions) {
     readRow(sub, data, rows, columns, row, column);
   }
 
+  const staged = model.can?.includes("stages"), stageOf = () => (staged ? state.stage : "");
   function showStages() {
-    stages.replaceChildren(...(model.can?.includes("stages") ? Object.entries(STAGES).map(([name, text]) =>
+    stages.replaceChildren(...(staged ? Object.entries(STAGES).map(([name, text]) =>
       chip(text, state.stage === name, () => { set({ stage: name }); load(); })) : []));
   }
 
   async function load() {
-    const map = run.maps[index], stage = model.can?.includes("stages") ? state.stage : "", level = stage ? "tokens" : state.level;
+    const map = run.maps[index], stage = stageOf(), level = stage ? "tokens" : state.level;
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
     title.textContent = mapName(map, head);
@@ -202,12 +209,14 @@ export function headsView(run, model, actions) {
       lines.show(data, rows, columns);
     } else space.replaceChildren();
     const most = stage ? largest(weights) : 1;
+    strongest = -1;
+    mark();
     across.textContent = stage || map.heads < 2 ? "" : "Click a cell to see its weight in every head of this layer.";
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
     legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i.signed"), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
     const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row);
     choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
-    trust.update(map);
+    trust.update(map, head);
     await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
   }
@@ -220,8 +229,8 @@ export function headsView(run, model, actions) {
   }
 
   async function start() {
-    const thumbnails = api.thumbnails(run), stage = model.can?.includes("stages") ? state.stage : "";
-    api.head(run, index, head, stage).catch(() => {}); // it is on its way while thumbnails are drawn
+    const thumbnails = api.thumbnails(run);
+    api.head(run, index, head, stageOf()).catch(() => {}); // it is on its way while thumbnails are drawn
     bytes = await thumbnails;
     showOverview();
     await load();
@@ -231,8 +240,8 @@ export function headsView(run, model, actions) {
   start().catch((error) => { sub.textContent = error.message; });
   return el("div.split",
     el("div", el("section.card", el("header", el("h2", "All heads"),
-      el("p.dim", "Click one to enlarge it. Each is scaled to its largest weight.")), filter,
+      el("p.dim", "Click one to enlarge it. Each is scaled to its own largest weight, so compare numbers, not shades.")), filter,
       el("div.limits", limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p.dim", MEANING)), overview)),
-    el("div", el("section.card", el("header", title, detail), el("div.controls.spread", stages, controls), sub, space, matrix.node, legend, across, trust.node),
+    el("div", el("section.card", el("header", title, detail), el("div.controls.spread", stages, controls), across, sub, space, matrix.node, legend, trust.node),
       different.node));
 }

@@ -13,8 +13,8 @@ function visible(item, container) {
 }
 
 /**
- * The rows (queries) are buttons, the columns (keys) get the weight. `above` puts the columns first, as a
- * source stands above its translation. `onhover(row)` follows pointer and focus, `onselect(row)` a click.
+ * The rows (queries) are buttons, the columns (keys) get the weight; `above` puts the columns first.
+ * `onhover(row)` follows pointer and focus, `onselect(row)` a click.
  */
 export class Lines {
   constructor({ rowName, columnName, onhover, onselect, above = true }) {

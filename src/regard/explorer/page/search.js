@@ -1,4 +1,4 @@
-// The search tree: tokens that hypotheses share are drawn once, on the line of the best of them. A token can be forced.
+// The search tree: what hypotheses share is drawn once. A token can be forced.
 
 import * as api from "./api.js";
 import { marked } from "./difference.js";
@@ -16,10 +16,7 @@ const KEY = [["sure", "darker: likelier token"], ["kept", "in another hypothesis
   ["before", "kept from before"], ["forced", "forced by you"], ["selected", "selected"]];
 const EMPTY = Infinity; // of a line: the first step in use
 
-/**
- * Assign a line to each shown node. A path stays on its line; its branches stand below it, those of later steps first, so
- * that no curve passes behind another token. Short ones share a line with what begins further right.
- */
+/** Assign a line to each shown node: below a path its branches, those of later steps first, so that no curve passes behind a token. */
 function lines(tree, pruned) {
   const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map(), first = [];
   nodes.forEach((node, i) => { if (i && (pruned || node.status !== "pruned")) children[node.parent].push(i); });
@@ -150,7 +147,7 @@ export function view(run, model, { request, force }) {
   const [error, fail] = errorLine();
   const key = el("p.legend.dim", { id: "search-key" }), how = el("p.dim");
   const numbers = (text) => text.split(",").filter(Boolean).map(Number), forced = numbers(state.prefix);
-  const pins = new Set(forced.length ? numbers(state.pins || String(forced.length)) : []); // steps of the tokens that the user forced
+  const pins = new Set(forced.length ? numbers(state.pins || String(forced.length)) : []); // steps that the user forced
   let tree = null, drawn = null;
 
   const path = (i) => { const ids = []; for (let at = i; at > 0; at = tree.nodes[at].parent) ids.unshift(tree.nodes[at].id); return ids; };
@@ -201,11 +198,12 @@ export function view(run, model, { request, force }) {
     space.replaceChildren(drawn.node);
     drawn.show(state.pruned !== "");
     showFilter();
-    how.textContent = `${tree.beam > 1 ? `Beam size ${tree.beam}: the search keeps ${tree.beam} beginnings at each step` : "Greedy search: it keeps one beginning (beam size 1)"}. The best hypothesis on top; the number at an end is its score, log p per token.`;
+    how.textContent = `Beam size ${tree.beam}${tree.beam > 1 ? "" : " (greedy search)"}. The best hypothesis is on top; the number at an end is its score, log p per token.`;
     if (original) outputs(original);
     const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
     const doubt = free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
-    if (doubt) drawn.choose(state.node !== "" && Number(state.node) > 0 && Number(state.node) < tree.nodes.length ? Number(state.node) : doubt);
+    const asked = Number(state.node);
+    if (doubt) drawn.choose(asked > 0 && asked < tree.nodes.length ? asked : doubt);
     drawn.reveal();
   }
 

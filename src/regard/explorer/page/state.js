@@ -4,7 +4,7 @@ const DEFAULTS = {
   model: "", // index, where several can be chosen
   view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all",
   stage: "", entropy: "", distance: "", // of heads
-  prefix: "", pins: "", // token ids that the output begins with, and the steps of those that the user forced
+  prefix: "", pins: "", // token ids of the beginning, and the steps that the user forced
   node: "", pruned: "", // of the search: the chosen node, whether pruned nodes are shown
   token: "", // the output token that the view Trust explains
   target: "", links: "", // a given translation, and gold links
