@@ -71,8 +71,8 @@ def change(page):
 class Shot:
     """A picture: state in the address, a selector to wait for, texts it shows, and what must be in it.
 
-    The picture begins at the top of the page, so that it shows the tab, the text and the model, and ends below the
-    last of its points.
+    The picture begins at the top of the page, so that it shows the tab, the text and the model, and ends
+    below the last of its points.
     """
 
     state: dict

@@ -231,7 +231,8 @@ def _kept_sentence(figures: dict[str, float], chance: Chance, prediction: str) -
     found = "they say more than others" if beyond else "they say no more than others"
     return (
         f"With the tokens of most attention alone the probability of “{prediction}” {_moves(value)}. "
-        f"With random tokens alone it {_moves(random)} on average, rarely by less than {band[0]:.2f}: {found}."
+        f"With random tokens alone it {_moves(random)} on average, "
+        f"rarely by less than {band[0]:.2f}: {found}."
     )
 
 

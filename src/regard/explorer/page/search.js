@@ -29,7 +29,7 @@ function lines(tree, pruned) {
     const last = nodes[path.at(-1)], end = last.status === "ended" ? EMPTY : last.step + 2; // a label, or a gap
     let at = above + 1;
     while ((first[at] ?? EMPTY) < end) at++;
-    for (let i = above + 1; i <= at; i++) first[i] = Math.min(first[i] ?? EMPTY, nodes[start].step); // the curve passes them
+    for (let i = above + 1; i <= at; i++) first[i] = Math.min(first[i] ?? EMPTY, nodes[start].step + (i < at)); // a curve passes
     for (const i of path) line.set(i, at);
     for (const i of path.reverse()) for (const branch of children[i].slice(1)) place(branch, at);
   };
