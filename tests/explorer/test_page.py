@@ -230,7 +230,8 @@ def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, t
         tab.get_by_role("combobox", name="change").select_option("zero")
         tab.get_by_role("button", name="Change and run again").click()
         tab.wait_for_selector(".pair .answer")
-        assert tab.locator("#maps canvas").count() == 1
+        # The map as it is is drawn again where its rows cannot be edited.
+        assert tab.locator("#maps canvas").count() == (2 if kind == "recurrent translator" else 1)
         tab.get_by_role("button", name=re.compile("Remove")).click()
         assert tab.locator(".pair").count() == 0
         tab.goto("about:blank")  # closes its connections, so that the server ends at once

@@ -98,7 +98,7 @@ SHOTS = {
             "#head-title",
             ".lines",
             ".trust-line",
-            ".split .card",
+            ".card:has(#head-title)",
         ),
         compare_heads,
     ),
