@@ -139,7 +139,7 @@ export class Matrix {
       if (space) shape(x, y, this.paints.soft);
       if (shaded) shape(x, y, `rgb(${shaded[0]} / ${shaded[1].toFixed(3)})`);
       if (!this.numbers || this.signed || cell < WRITTEN || value < STRONG) return;
-      context.fillStyle = shaded[1] > 0.5 ? this.paints.card : this.paints.ink;
+      context.fillStyle = shaded[1] > 0.6 ? this.paints.card : this.paints.ink;
       context.fillText(value.toFixed(2), (x + 0.5) * cell, (y + 0.5) * cell);
     }));
     return base;
