@@ -141,6 +141,7 @@ def test_changed_attention_changes_the_translation_side_by_side(tab, model, addr
         and tab.inner_text(".verdict") == "The output changes; underlined words differ."
     )
     assert tab.locator(".result tbody tr").count() == 2
+    assert tab.locator(".result td b").count() == 2  # the likelier output of each column
     assert "greedy search" in tab.inner_text("#searched")
     # The map as it is stands beside it, to be edited; the changed one has its scale.
     assert tab.locator("#maps h3").all_inner_texts() == ["Attention changed"]
@@ -182,6 +183,23 @@ def test_if_the_search_missed_a_likelier_output_the_page_says_why(tab, address):
         text for text, (_, _, expected) in zip(texts, SEARCHES, strict=True) if expected not in text
     ] == []
     assert texts[0] == SEARCHES[0][2]  # nothing was missed
+
+
+READ_ROW = """async ([texts, weights, column]) => {
+  const { readRow } = await import("./words.js"), { probability } = await import("./format.js");
+  const node = document.createElement("p"), columns = texts.map((text) => ({ text }));
+  readRow(node, Float32Array.from(weights), [{ text: "zu" }], columns, 0, column);
+  return [node.textContent, ...[0.105, 0.0012, 0.00023].map((p) => probability(Math.log(p)))];
+}"""
+
+
+def test_readings_tell_repeated_words_apart_and_have_one_number_format(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    text, *numbers = tab.evaluate(READ_ROW, [["to", "go", "to"], [0.25, 0.125, 0.625], 1])
+    assert text == "zu attends to to (2nd) 0.625 · to (1st) 0.250 · go 0.125"
+    assert numbers == ["0.105", "1.2e-3", "2.3e-4"]
+    text, *_ = tab.evaluate(READ_ROW, [["a", "b", "c", "d", "e"], [0.3, 0.3, 0.2, 0.15, 0.05], 4])
+    assert text.endswith("rest 0.050 · e: 0.050")  # a chosen column that is not in the list
 
 
 def test_broken_changes_in_the_address_are_left_out(tab, address):
