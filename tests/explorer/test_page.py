@@ -57,7 +57,8 @@ def test_the_alignment_of_a_typed_text_has_exact_numbers(tab, model, address):
     assert ring == ["solid", "-2px"]  # inside: what scrolls would cut it
     expected = float(_word_row(model, 2)[2])
     reading = tab.inner_text(".reading")
-    assert reading.startswith("hund attends to") and reading.endswith(f"dog: {expected:.3f}")
+    assert reading.startswith("hund attends to") and "—" not in reading  # the number stands there once
+    assert tab.locator(".reading b").all_inner_texts() == ["hund", f"dog {expected:.3f}"]
     until(tab, "document.getElementById('live').textContent.startsWith('hund, dog')")
 
     tab.locator(".lines button.word", has_text="sieht").click()
@@ -85,7 +86,7 @@ def test_the_matrix_paints_large_weights_darker(tab, model, address):
         """([row, columns]) => {
           const canvas = document.querySelector(".matrix canvas");
           const context = canvas.getContext("2d");
-          const { cell, left, top } = canvas.dataset, middle = (i) => (i + 0.5) * cell;
+          const { cell, left, top } = canvas.dataset, middle = (i) => (i + 0.2) * cell; // beside the number
           return columns.map((c) => {
             const [r, g, b] = context.getImageData(+left + middle(c), +top + middle(row), 1, 1).data;
             return r + g + b;
@@ -135,16 +136,22 @@ def test_changed_attention_changes_the_translation_side_by_side(tab, model, addr
         expected = regard.translate(TEXT, model)
     answers = tab.locator(".pair .answer").all_inner_texts()
     assert answers == ["der roter hund sieht ein hausboot", str(expected)]
-    assert answers[0] != answers[1] and tab.inner_text(".verdict") == "The output changes."
+    assert (
+        answers[0] != answers[1]
+        and tab.inner_text(".verdict") == "The output changes; underlined words differ."
+    )
     assert tab.locator(".result tbody tr").count() == 2
-    assert tab.inner_text("#searched").startswith("Both outputs are from greedy search.")
-    titles = ["Attention as it is", "Attention changed"]
-    assert tab.locator(".whatif + div h3").all_inner_texts() == titles
+    assert tab.locator(".result td b").count() == 2  # the likelier output of each column
+    assert "greedy search" in tab.inner_text("#searched")
+    # The map as it is stands beside it, to be edited; the changed one has its scale.
+    assert tab.locator("#maps h3").all_inner_texts() == ["Attention changed"]
+    assert tab.inner_text(".whatif h3").startswith("Edit here: Cross-attention, layer 2")
+    assert "each weight 1/7 = 0.14" in tab.inner_text("#maps .legend")
 
     tab.reload()  # the address holds the changes
     until(tab, "document.querySelectorAll('.pair .answer').length === 2")
     assert tab.locator(".pair .answer").all_inner_texts() == answers
-    changes = ["Cross-attention, layer 1, uniform", "Cross-attention, layer 2, uniform"]
+    changes = [f"Cross-attention, layer {n}, all heads, all rows, uniform" for n in (1, 2)]
     assert tab.locator(".list li span").all_inner_texts() == changes
     type_text(tab, "a dog")
     assert "changes" not in tab.url and tab.locator(".list li").count() == 0
@@ -155,15 +162,17 @@ SEARCHED = """async ([[plain, edited, plainChanged, editedChanged], beam]) => {
   const { searched } = await import("./whatif.js");
   return searched({ text: "b", comparison }, { text: "a" }, beam).textContent;
 }"""
-MISSED = "would be likelier, but was not found: greedy search takes the likeliest token of each step"
+MISSED = (
+    "output is likelier in both columns; greedy search missed it: it takes the likeliest token of each step"
+)
 
 
 # log p of the original output (attention as it is, changed) and of the changed one, beam size, expected text.
 SEARCHES = [
-    ([-1, -3, -4, -2], 1, "Both outputs are from greedy search."),
-    ([-1, -2, -4, -3], 1, f"With changed attention “a” {MISSED}"),
-    ([-4, -5, -1, -2], 1, f"With attention as it is “b” {MISSED}"),
-    ([-1, -2, -4, -3], 4, "beam search keeps 4 beginnings at each step and ranks them"),
+    ([-1, -3, -4, -2], 1, "Both outputs are from greedy search; each is the likelier one in its own column."),
+    ([-1, -2, -4, -3], 1, f"The original {MISSED}"),
+    ([-4, -5, -1, -2], 1, f"The changed {MISSED}"),
+    ([-1, -2, -4, -3], 4, "it keeps 4 beginnings at each step and ranks them"),
 ]
 
 
@@ -176,6 +185,23 @@ def test_if_the_search_missed_a_likelier_output_the_page_says_why(tab, address):
     assert texts[0] == SEARCHES[0][2]  # nothing was missed
 
 
+READ_ROW = """async ([texts, weights, column]) => {
+  const { readRow } = await import("./words.js"), { probability } = await import("./format.js");
+  const node = document.createElement("p"), columns = texts.map((text) => ({ text }));
+  readRow(node, Float32Array.from(weights), [{ text: "zu" }], columns, 0, column);
+  return [node.textContent, ...[0.105, 0.0012, 0.00023].map((p) => probability(Math.log(p)))];
+}"""
+
+
+def test_readings_tell_repeated_words_apart_and_have_one_number_format(tab, address):
+    tab.goto(f"{address}mechanism.html")
+    text, *numbers = tab.evaluate(READ_ROW, [["to", "go", "to"], [0.25, 0.125, 0.625], 1])
+    assert text == "zu attends to to (2nd) 0.625 · to (1st) 0.250 · go 0.125"
+    assert numbers == ["0.105", "1.2e-3", "2.3e-4"]
+    text, *_ = tab.evaluate(READ_ROW, [["a", "b", "c", "d", "e"], [0.3, 0.3, 0.2, 0.15, 0.05], 4])
+    assert text.endswith("rest 0.050 · e: 0.050")  # a chosen column that is not in the list
+
+
 def test_broken_changes_in_the_address_are_left_out(tab, address):
     broken = [{"map": "none", "change": "zero"}, 7, None]
     sound = {"map": "decoder.layers.0.cross", "change": "zero", "head": 1}
@@ -183,7 +209,9 @@ def test_broken_changes_in_the_address_are_left_out(tab, address):
         tab.goto(f"{address}?{urlencode({'view': 'whatif', 'text': 'the dog', 'changes': changes})}")
         tab.wait_for_selector("#view select")
     tab.wait_for_selector(".pair .answer")
-    assert tab.locator(".list li span").all_inner_texts() == ["Cross-attention, layer 1, head 2, zero"]
+    assert tab.locator(".list li span").all_inner_texts() == [
+        "Cross-attention, layer 1, head 2, all rows, zero"
+    ]
 
 
 def kind_of_model(kind, folder):
@@ -220,7 +248,8 @@ def test_every_kind_of_model_has_heads_and_can_be_changed(tab, tmp_path, kind, t
         tab.get_by_role("combobox", name="change").select_option("zero")
         tab.get_by_role("button", name="Change and run again").click()
         tab.wait_for_selector(".pair .answer")
-        assert tab.locator(".pair canvas").count() == 2
+        # The map as it is is drawn again where its rows cannot be edited.
+        assert tab.locator("#maps canvas").count() == (2 if kind == "recurrent translator" else 1)
         tab.get_by_role("button", name=re.compile("Remove")).click()
         assert tab.locator(".pair").count() == 0
         tab.goto("about:blank")  # closes its connections, so that the server ends at once
@@ -254,7 +283,7 @@ def test_hostile_text_is_shown_as_text_and_errors_are_shown(tab, address):
     for _ in range(4):
         matrix.press("ArrowRight")
     assert tab.evaluate(DIRECTIONS) == "ltr,ltr"  # the first letter is Latin
-    assert "— \u2068שלום\u2069: 0." in tab.inner_text(".reading")  # isolated, or the number would jump
+    assert "\u2068שלום\u2069" in tab.inner_text(".reading")  # isolated, or the number would jump
     type_text(tab, "שלום עולם dog")
     until(tab, f"{DIRECTIONS} === 'rtl,ltr'")  # the translation has its own direction
     tab.expected.append("422")  # Chromium logs every failed request
@@ -317,7 +346,7 @@ def test_nothing_is_wider_than_the_screen(tab, address, width):
     tab.goto(f"{address}?{urlencode(state)}")
     ready = {
         "Search": ".panel form",
-        "What if": ".whatif + div canvas",
+        "What if": "#maps canvas",
         "Trust": ".figure",
         "Compare": ".triple canvas",
     }

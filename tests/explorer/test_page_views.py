@@ -29,6 +29,25 @@ GOLD = [GoldPair("the red dog", "der roter hund", "0-0 1-1 2?2"), GoldPair("a ma
 KEY_TEXTS = "(all) => all.map((sign) => sign.lastChild.textContent)"
 
 
+# How often a curve of the search tree crosses a token or a straight line of another row.
+CROSSED = """(() => {
+  const boxes = [...document.querySelectorAll(".tree path")].map((path) => {
+    const { x, y, width, height } = path.getBBox();
+    return { path, x, y, width, height };
+  });
+  const node = ({ offsetLeft: x, offsetTop: y, offsetWidth: width, offsetHeight: height }) =>
+    ({ x: x + 2, y: y + height / 2, width: width - 4 });
+  const nodes = [...document.querySelectorAll(".tree .node")];
+  const rows = [...boxes.filter((box) => box.height < 1), ...nodes.map(node)];
+  return boxes.filter((box) => box.height > 1).flatMap(({ path, y, height }) => {
+    const length = path.getTotalLength();
+    const points = Array.from({ length: 60 }, (_, i) => path.getPointAtLength((i * length) / 59));
+    return rows.filter((row) => row.y > y + 3 && row.y < y + height - 3 && points.some((point, i) =>
+      i && points[i - 1].y <= row.y && point.y > row.y && point.x > row.x && point.x < row.x + row.width));
+  }).length;
+})()"""
+
+
 def go(tab, address, **state):
     tab.goto(f"{address}?{urlencode({'text': TEXT, **state})}")
     until(tab, "document.getElementById('output').hasChildNodes()")
@@ -58,14 +77,21 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".node.best").count() == len(best)
     # What hypotheses share is drawn once.
     assert tab.locator(".tree .node").count() == sum(n["status"] != "pruned" for n in tree["nodes"]) - 1
-    key = "likely in another hypothesis kept for a while, pruned later selected"
+    key = "darker: likelier token in another hypothesis kept for a while, pruned later selected"
     assert " ".join(tab.locator("#search-key > span").evaluate_all(KEY_TEXTS)) == key
     assert "Click a token to force another one there." in tab.inner_text("main")
-    assert tab.locator(".tree .score").all_inner_texts() == [
-        f"{h['score']:.3f}".replace("-", "−") for h in tree["hypotheses"]
-    ]
+    ends = {
+        h["nodes"][-1]: ("best" if i == 0 else "finished, not best") for i, h in enumerate(tree["hypotheses"])
+    }
+    ends = {i: "finished, pruned" for i, n in enumerate(tree["nodes"]) if n["status"] == "ended"} | ends
+    assert len(ends) > len(tree["hypotheses"])  # one finished, and others were better
+    scores = [f"{tree['nodes'][i]['score']:.3f} {text}".replace("-", "−") for i, text in sorted(ends.items())]
+    assert tab.locator(".tree .score").all_inner_texts() == scores
+    assert "Beam size 3. " in tab.inner_text("main")
+    assert tab.evaluate(CROSSED) == 0
     tab.get_by_role("button", name="show all pruned tokens").click()
     assert tab.locator(".tree .node").count() == len(tree["nodes"]) - 1 and "pruned=1" in tab.url
+    assert tab.evaluate(CROSSED) == 0
     struck = "getComputedStyle(document.querySelector('#search-key .pruned')).textDecorationLine"
     assert tab.evaluate(struck) == "line-through"  # as the pruned tokens of the tree
 
@@ -81,10 +107,13 @@ def test_a_token_is_forced_in_the_search_tree(tab, address, explored):
     assert tab.locator(".pair .answer").all_inner_texts() == outputs
     assert "kleiner" in tab.locator(".pair ins").all_inner_texts()
     assert tab.inner_text("#output .answer") == outputs[1]
-    assert tab.locator(".tree .forced").all_inner_texts() == ["der", "kleiner"]
-    assert tab.locator("#search-key .forced").count() == 1  # the key names it once there is one
+    assert tab.locator(".pair h3").all_inner_texts()[1] == "with “kleiner” forced; underlined words differ"
+    assert tab.locator("#search-key .forced, #search-key .before").count() == 2  # named once there are some
     tab.reload()  # the address holds the forced tokens
-    tab.wait_for_selector(".node.forced")
+    tab.wait_for_selector(".tree .forced")
+    # Only what was forced is marked as forced, not the beginning that was kept.
+    marked = [tab.locator(f".tree .{kind}").all_inner_texts() for kind in ("before", "forced")]
+    assert marked == [["der"], ["kleiner forced"]]
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".lines button.word")
     assert tab.locator(".lines button.word").all_inner_texts() == [*outputs[1].split(), "end"]
@@ -105,14 +134,26 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     found = explored.trust(run, 2, None, lambda: False)
     figures = found["figures"]
     verdict = f"{found['verdict']['claim']}: {found['verdict']['reason']}."
-    assert tab.inner_text("#verdict") == verdict
+    scope = " This concerns one token of this text and Cross-attention, layer 2, mean of heads."
+    assert tab.inner_text("#verdict") == verdict + scope and " of 6 figures speak for it" in verdict
+    marks = [(f["mark"], "true" if f["beyond"] else "false") for f in figures]
+    found_marks = "(all) => all.map((m) => [m.innerText, String('beyond' in m.parentNode.dataset)])"
+    assert tab.locator(".figure .mark").evaluate_all(found_marks) == [list(pair) for pair in marks]
+    edges = [
+        f["band"][0 if f["name"] == "sufficiency" else 1] for f in figures
+    ]  # written at the end of the band
+    assert [text.split()[-1] for text in tab.locator(".edge").all_inner_texts()] == [
+        f"{x:.2f}".replace("-", "−") for x in edges
+    ]
+    assert "Figures rank 6 tokens, of 7" in tab.inner_text("main")
+    assert tab.get_by_role("combobox", name="attention").input_value() == "decoder.layers.1.cross"
     for figure, box in zip(figures, tab.evaluate(GAUGES), strict=True):
         low = -1 if figure["name"].startswith("tau") else min(0, figure["value"])
         ends = [(max(low, end) - low) / (1 - low) for end in figure["band"]]
         assert box == pytest.approx(ends, abs=0.01), figure["name"]
     shown = tab.locator(".figure .num").all_inner_texts()
     assert shown == [f"{f['value']:.2f}".replace("-", "−") for f in figures]
-    assert tab.locator(".figure p:first-of-type").all_inner_texts() == [f["reading"] for f in figures]
+    assert tab.locator(".figure p:nth-of-type(2)").all_inner_texts() == [f["reading"] for f in figures]
     assert tab.inner_text("main h2") == "Does attention explain hund?"
     assert tab.locator(".scroll tbody tr").count() == 6
     tab.locator("main .word[aria-pressed=true]").focus()
@@ -122,7 +163,9 @@ def test_the_figures_of_trust_are_those_of_the_run(tab, address, explored):
     assert "token=1" in tab.url
     tab.get_by_role("tab", name="Alignment").click()
     tab.wait_for_selector(".trust-line button")
-    assert tab.inner_text(".trust-line").startswith("Can you trust this layer? This attention is a ")
+    assert tab.inner_text(".trust-line").startswith(
+        "Can you trust Cross-attention, layer 2, mean of heads? This attention is a "
+    )
     assert "explanation of “roter”:" in tab.inner_text(".trust-line")
 
 
@@ -150,11 +193,17 @@ def test_heads_show_stages_limits_and_differences(tab, address, explored):
     tab.locator(".matrix canvas").first.focus()
     for key in ("Home", "Enter"):
         tab.keyboard.press(key)
-    until(tab, "document.getElementById('across').textContent.includes(' in head 1: ')")
+    until(tab, "document.getElementById('across').textContent.includes('(most')")
     weights = run.map(1)[:, 1, 0].tolist()  # of two tokens of a word the mean; here each word is one
-    shown = tab.inner_text("#across").removeprefix("roter → start in head ").split(" · ")
-    assert [float(cell.split(": ")[1]) for cell in shown] == pytest.approx(weights, abs=6e-4)
-    assert [cell.split(":")[0] for cell in shown] == ["1", "2"]
+    name, shown = tab.inner_text("#across").split(": ")
+    order = sorted(range(2), key=lambda h: -weights[h])  # most weight first
+    assert name == "roter → start, Decoder self-attention, layer 1"
+    assert [int(cell.split()[1]) - 1 for cell in shown.split(" · ")] == order
+    assert [float(cell.split()[2]) for cell in shown.split(" · ")] == pytest.approx(
+        [weights[h] for h in order], abs=6e-4
+    )
+    assert shown.split(" · ")[order.index(0)].endswith("(most, shown)" if order[0] == 0 else "(shown)")
+    assert tab.locator(".thumb.most").get_attribute("data-head") == str(order[0])
 
     diversity = run.diversity(1)
     assert f"differ by {diversity['divergence']:.2f} bits" in tab.inner_text("main")
@@ -194,6 +243,8 @@ def test_two_texts_and_a_pronoun_probe_are_compared(tab, address, explored):
         tab.inner_text(".result .reading")
         == f"hund → dog: {weights[1] - weights[0]:+.3f} (difference: second text − first text)"
     )
+    left = "rows roter, hausboot, kleiner, mann; columns red, house, small, man."
+    assert f"Left out, as only one of the two has them: {left}" in tab.inner_text(".triple")
 
     tab.get_by_role("button", name="pronoun probe").click()
     tab.get_by_label("Text with two words to choose from").fill("the man/dog sees a ball")

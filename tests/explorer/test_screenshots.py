@@ -25,7 +25,7 @@ from tests.serving.server import running
 ROOT = Path(__file__).parents[2]
 FOLDER = os.environ.get("REGARD_SCREENSHOTS")
 SIZE = {"width": 1280, "height": 820}
-HIGHEST, MARGIN = 1120, 24  # px: a reader sees a picture at a glance
+HIGHEST, MARGIN = 1360, 14  # px: a reader sees a picture at a glance
 REAL = {
     "text": "I don't know why he wants to go to Boston.",
     "probe": "The doctor said that he/she was late.",
@@ -59,19 +59,20 @@ def compare_heads(page):
     canvas.click(
         position={"x": left + (SHOWN["column"] + 0.5) * cell, "y": top + (SHOWN["row"] + 0.5) * cell}
     )
-    page.wait_for_selector("#across:has-text('in head 1:')")
+    page.wait_for_selector("#across:has-text('(most')")
 
 
 def change(page):
     page.get_by_role("button", name="Change and run again").click()
-    page.wait_for_selector(".whatif + div canvas")
+    page.wait_for_selector("#maps canvas")
 
 
 @dataclass(frozen=True)
 class Shot:
     """A picture: state in the address, a selector to wait for, texts it shows, and what must be in it.
 
-    The picture begins at the view, or at the top of the page, and ends below the last of its points.
+    The picture begins at the top of the page, so that it shows the tab, the text and the model, and ends
+    below the last of its points.
     """
 
     state: dict
@@ -79,55 +80,63 @@ class Shot:
     texts: tuple
     points: tuple
     action: Callable | None = None
-    top: str = "#view .card"
 
 
 SHOTS = {
     "alignment": Shot(
         {"row": SHOWN["row"]},
         ".trust-line button",
-        (" attends to ", "Can you trust this layer? This attention is a "),
-        ("#ask", ".lines", ".matrix canvas", ".trust-line", "#view .card"),
-        top="body",
+        (" attends to ", "Can you trust Cross-attention, layer 2, mean of heads? This attention is a "),
+        (".lines", ".matrix canvas", ".trust-line", "#view .card"),
     ),
     "heads": Shot(
         {"map": -1, "head": 1, "row": SHOWN["row"]},
         ".trust-line button",
-        ("Cross-attention, layer 2, head 2", "Hide heads by entropy", "How different the heads are"),
+        ("Cross-attention, layer 2, head 2", "Hide heads by entropy", "(not this head alone)?"),
         (
             ".thumb[aria-pressed=true]",
             "#head-title",
             ".lines",
             ".trust-line",
-            ".split > div:last-child .card:last-child",
+            ".card:has(#head-title)",
         ),
         compare_heads,
     ),
     "search": Shot(
         {"beam": 4},
         ".panel table",
-        ("as the model searched", "from the forced tokens", "Click a token to force another one there."),
-        (".result", "#search-key", ".tree .forced", ".panel table", ".panel form"),
+        (
+            "as the model searched",
+            "with “" + SHOWN["word"] + "” forced",
+            "Click a token to force another one there.",
+        ),
+        (".result", "#search-key", ".tree .forced", ".panel table", ".panel form", "#view .card"),
         force,
     ),
     "whatif": Shot(
         {"map": -1},
         "#view .matrix canvas",
-        ("attention changed", "probability of", "greedy search"),
-        (".list", ".result", "#searched", ".whatif + div .pair"),
+        (
+            "attention changed",
+            "probability of",
+            "greedy search",
+            "all heads, all rows, uniform",
+            "each weight 1/",
+        ),
+        (".list", ".result", "#searched", "#maps canvas", "#view .card"),
         change,
     ),
     "trust": Shot(
         {"row": SHOWN["row"]},
         ".figure",
-        ("Does attention explain ", "This attention is a ", "what chance would give", "τ with leave-one-out"),
-        ("main h2", "#verdict", ".figures"),
+        ("Does attention explain ", "This attention is a ", "what chance would give", " of 6 figures"),
+        ("main h2", "#verdict", ".figures", "#view .card"),
     ),
     "compare": Shot(
         {"mode": "probe", "other": SHOWN["probe"]},
         ".triple canvas",
         ("Probability of each translation", "difference"),
-        (".result .pair", ".result table", ".triple"),
+        (".result .pair", ".result table", ".triple", "#view .card"),
     ),
 }
 
@@ -150,10 +159,8 @@ def crop(page, shot):
     """The part of the page that a picture shows; every point of it lies inside."""
     boxes = [page.locator(point).first.bounding_box() for point in shot.points]
     assert all(box and box["width"] > 0 and box["height"] > 0 for box in boxes), shot.points
-    start = max(0, page.locator(shot.top).first.bounding_box()["y"] - MARGIN / 2)
-    assert min(box["y"] for box in boxes) >= start
     end = max(box["y"] + box["height"] for box in boxes) + MARGIN
-    return {"x": 0, "y": start, "width": SIZE["width"], "height": math.ceil(end - start)}
+    return {"x": 0, "y": 0, "width": SIZE["width"], "height": math.ceil(end)}
 
 
 def test_the_pictures_of_the_docs_show_the_views(tab, shown):

@@ -95,3 +95,33 @@ def test_the_verdict_follows_from_the_figures_by_the_rule_of_the_docs(changes, g
     found = verdict(readings({**FIGURES, **changes}, CHANCE, "Hund"), "Hund")
     assert found["grade"] == grade and reason in found["reason"]
     assert "“Hund”" in found["claim"] and (grade == "none" or f"a {grade} explanation" in found["claim"])
+
+
+def test_close_calls_are_marked_and_named_in_the_verdict():
+    limit = chance_limit(12)
+    figures = {**FIGURES, **STRONG, "tau_gradient": limit + 0.03, "tau_leave_one_out": limit - 0.03}
+    shown = readings(figures, CHANCE, "Hund")
+    assert [figure["mark"] for figure in shown] == [
+        "just above chance", "just within chance", "too little to count", "enough to count", "above chance",
+        "below chance",
+    ]  # fmt: skip
+    found = verdict(shown, "Hund")
+    assert found["claim"] == "This attention is a good explanation of “Hund”, but it is a close call"
+    assert found["reason"].startswith("4 of 6 figures speak for it, 1 of them only just; ")
+    clear = verdict(readings({**FIGURES, **STRONG}, CHANCE, "Hund"), "Hund")
+    assert "close call" not in clear["claim"] and "only just" not in clear["reason"]
+    below = readings({**FIGURES, "tau_gradient": -0.9, "sufficiency": 0.95}, CHANCE, "Hund")
+    assert [below[i]["mark"] for i in (0, 5)] == ["below chance", "above chance"]
+    undefined = readings({**FIGURES, "tau_gradient": math.nan}, CHANCE, "Hund")[0]
+    assert undefined["mark"] == "" and undefined["beyond"] is None
+
+
+def test_the_sentences_name_the_mean_and_the_limit_of_random_tokens():
+    half = 1.96 * math.sqrt(0.02 / 3) + 0.02
+    removed, kept = (figure["reading"] for figure in readings(FIGURES, CHANCE, "Hund")[4:])
+    assert (
+        f"Without random tokens it falls by 0.10 on average, rarely by more than {0.1 + half:.2f}" in removed
+    )
+    assert (
+        f"With random tokens alone it falls by 0.40 on average, rarely by less than {0.4 - half:.2f}" in kept
+    )

@@ -19,8 +19,8 @@ def pad_sources(
 
     A row is truncated to `longest` positions, EOS included; frames have no EOS.
     """
-    first = next((row for row in rows if len(row)), ())
-    if len(first) and np.ndim(first[0]):
+    first = next((row[0] for row in rows if len(row)), 0)
+    if np.ndim(first):
         return pad_frames([row[:longest] for row in rows])
     if longest is not None:
         rows = [row[: longest - 1] for row in rows]

@@ -23,6 +23,7 @@ RANKINGS = {  # figures that test the order of the tokens by attention
     "comprehensiveness": "comprehensiveness",
     "sufficiency": "sufficiency",
 }
+CLOSE = 0.05  # from the edge of the band: a close call
 PARTIAL, GOOD = 0.5, 0.75  # share of these figures that must be beyond chance
 
 
@@ -83,9 +84,30 @@ def _is_beyond(name: str, value: float, band: tuple[float, float]) -> bool | Non
     return value < band[0] if name == "sufficiency" else value > band[1]
 
 
+def _edge(name: str, band: tuple[float, float]) -> float:
+    """The end of the band that a figure must pass to speak for attention."""
+    return band[0] if name == "sufficiency" else band[1]
+
+
+def _mark(name: str, value: float, band: tuple[float, float]) -> str:
+    """Where a figure lies, in words: "above chance", "just within chance", …; empty: not defined."""
+    beyond = _is_beyond(name, value, band)
+    if beyond is None:
+        return ""
+    just = "just " if abs(value - _edge(name, band)) <= CLOSE else ""
+    if name.startswith("change"):
+        return f"{just}enough to count" if beyond else f"{just}too little to count"
+    if beyond:
+        return f"{just}{'below' if name == 'sufficiency' else 'above'} chance"
+    if band[0] <= value <= band[1]:
+        return f"{just}within chance"
+    return f"{'above' if name == 'sufficiency' else 'below'} chance"
+
+
 def verdict(figures: Sequence[dict[str, Any]], prediction: str) -> dict[str, str]:
     """One sentence on all figures: a grade, the claim and its reason. docs/explorer.md explains the rule."""
     beyond = {figure["name"]: figure["beyond"] for figure in figures}
+    close = {f["name"] for f in figures if f["beyond"] and f["mark"].startswith("just ")}
     tests = {title: beyond[name] for name, title in RANKINGS.items() if beyond[name] is not None}
     passed = [title for title, found in tests.items() if found]
     failed = [title for title, found in tests.items() if not found]
@@ -96,21 +118,33 @@ def verdict(figures: Sequence[dict[str, Any]], prediction: str) -> dict[str, str
             "reason": "most figures are not defined",
         }
     share = len(passed) / len(tests)
+    sure = sum(beyond[name] is True and name not in close for name in RANKINGS) / len(tests)
     if not (beyond["change_uniform"] or beyond["change_permuted"]):
         grade, reason = "weak", "with other weights the output hardly changes"
     elif not passed:
         grade, reason = "weak", "the tokens it prefers count no more than by chance, whichever test is asked"
     else:
-        grade = "good" if share >= GOOD else "partial" if share >= PARTIAL else "weak"
+        grade = _grade(share)
         rest = f", but not by {_listed(failed)}" if failed else ""
         reason = (
             f"other weights change the output, and the tokens it prefers count by {_listed(passed)}{rest}"
         )
+    defined = [found for found in beyond.values() if found is not None]
+    counted = f"{sum(defined)} of {len(defined)} figures speak for it"
+    if close:
+        counted += f", {len(close)} of them only just"
+    narrow = grade != "weak" and _grade(sure) != grade
     return {
         "grade": grade,
-        "claim": f"This attention is a {grade} explanation of “{prediction}”",
-        "reason": reason,
+        "claim": f"This attention is a {grade} explanation of “{prediction}”"
+        + ", but it is a close call" * narrow,
+        "reason": f"{counted}; {reason}",
     }
+
+
+def _grade(share: float) -> str:
+    """The grade by the share of rankings that are beyond chance."""
+    return "good" if share >= GOOD else "partial" if share >= PARTIAL else "weak"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -135,6 +169,7 @@ def readings(figures: dict[str, float], chance: Chance, prediction: str) -> list
             "value": None if math.isnan(figures[name]) else figures[name],
             "band": None if math.isnan(bands[name][0]) else bands[name],
             "beyond": _is_beyond(name, figures[name], bands[name]),
+            "mark": _mark(name, figures[name], bands[name]),
             "scale": METRICS[name].scale,
             "reading": sentence,
         }
@@ -178,11 +213,12 @@ def _removal_sentence(figures: dict[str, float], chance: Chance, prediction: str
     value, random = figures["comprehensiveness"], mean_defined(chance.comprehensiveness)
     if math.isnan(value) or math.isnan(random):
         return "Not defined: removing tokens leaves no text."
-    beyond = _is_beyond("comprehensiveness", value, chance.bands()["comprehensiveness"])
+    band = chance.bands()["comprehensiveness"]
+    beyond = _is_beyond("comprehensiveness", value, band)
     found = "attention finds tokens that count" if beyond else "attention finds no more than chance does"
     return (
-        f"Without the tokens of most attention the probability of “{prediction}” {_moves(value)}, "
-        f"without random ones it {_moves(random)}: {found}."
+        f"Without the tokens of most attention the probability of “{prediction}” {_moves(value)}. "
+        f"Without random tokens it {_moves(random)} on average, rarely by more than {band[1]:.2f}: {found}."
     )
 
 
@@ -190,11 +226,13 @@ def _kept_sentence(figures: dict[str, float], chance: Chance, prediction: str) -
     value, random = figures["sufficiency"], mean_defined(chance.sufficiency)
     if math.isnan(value) or math.isnan(random):
         return "Not defined: no text is left."
-    beyond = _is_beyond("sufficiency", value, chance.bands()["sufficiency"])
+    band = chance.bands()["sufficiency"]
+    beyond = _is_beyond("sufficiency", value, band)
     found = "they say more than others" if beyond else "they say no more than others"
     return (
-        f"With the tokens of most attention alone the probability of “{prediction}” {_moves(value)}, "
-        f"with random ones alone it {_moves(random)}: {found}."
+        f"With the tokens of most attention alone the probability of “{prediction}” {_moves(value)}. "
+        f"With random tokens alone it {_moves(random)} on average, "
+        f"rarely by less than {band[0]:.2f}: {found}."
     )
 
 

@@ -23,9 +23,9 @@ function weightsOf(layer, head) {
 export function show(given) {
   const chosen = { layer: given.layer, head: given.head, row: 0, column: -1 };
   const entries = (texts) => texts.map((text, i) => ({ text, tokens: [i], special: ["start", "end", "padding"].includes(text) }));
-  const controls = el("div", { class: "controls" }), sub = el("p", { class: "reading dim" }), space = el("div", {});
+  const controls = el("div.controls"), sub = el("p.reading.dim"), space = el("div");
   const matrix = new Matrix({ label: "Attention weights", onmove: choose, onselect: choose });
-  const body = el("div", { class: "flow" }, space, matrix.node);
+  const body = el("div.flow", space, matrix.node);
   let lines = null, data = null, rows = [], columns = [];
 
   function choose(row, column) {
@@ -52,7 +52,7 @@ export function show(given) {
     const heads = [["-1", "mean of heads"], ...Array.from({ length: layer.heads }, (_, h) => [String(h), `head ${h}`])];
     controls.replaceChildren(
       ...(given.layers.length > 1 ? [choice("attention", given.layers.map((l, i) => [String(i), l.title]), chosen.layer,
-        (value) => { chosen.layer = Number(value); load(); }, true)] : [el("span", { class: "dim" }, layer.title)]),
+        (value) => { chosen.layer = Number(value); load(); }, true)] : [el("span.dim", layer.title)]),
       ...(layer.heads > 1 ? [choice("head", heads, chosen.head, (value) => { chosen.head = Number(value); load(); }, true)] : []));
     data = weightsOf(layer, chosen.head);
     rows = entries(layer.rows);
@@ -71,8 +71,8 @@ export function show(given) {
     Object.assign(chosen, asked);
     load();
   });
-  document.getElementById("view").append(el("section", { class: "card" },
-    el("header", {}, given.title ? el("h2", { dir: "auto" }, given.title) : null, controls), sub, body,
-    el("p", { class: "legend dim" }, "0", el("i"), "1")));
+  document.getElementById("view").append(el("section.card",
+    el("header", given.title ? el("h2", { dir: "auto" }, given.title) : null, controls), sub, body,
+    el("p.legend.dim", "0", el("i"), "1")));
   load();
 }

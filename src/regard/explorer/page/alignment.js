@@ -1,12 +1,12 @@
-// Which source words a translation attends to: two lines of words with curves, and a matrix of words.
+// Which source words a translation attends to: as curves and as a matrix.
 
 import * as api from "./api.js";
-import { choice, el, levelChips } from "./dom.js";
+import { choice, el, legend, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { headOptions } from "./format.js";
+import { headOptions, token } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
-import { set, state } from "./state.js";
+import { headOf, set, state } from "./state.js";
 import { entries, merge, readRow } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
@@ -19,11 +19,11 @@ function goldForm(model, { rerun }, draw) {
     set({ target: target.value.trim(), links: links.value.trim() });
     if (other) rerun(); else draw();
   };
-  return el("details", { class: "gold", open: state.links !== "" || state.target !== "" }, el("summary", {}, "gold links"),
-    el("form", { class: "controls", onsubmit: submit },
-      model.can?.includes("force") ? el("label", { class: "field grow" }, "translation, if not the model's own ", target) : null,
-      el("label", { class: "field grow" }, "links source-target, from 0; ? for possible ones ", links),
-      el("button", { class: "chip", type: "submit" }, "draw")));
+  return el("details.gold", { open: state.links !== "" || state.target !== "" }, el("summary", "gold links"),
+    el("form.controls", { onsubmit: submit },
+      model.can?.includes("force") ? el("label.field.grow", "translation, if not the model's own ", target) : null,
+      el("label.field.grow", "links source-target, from 0; ? for possible ones ", links),
+      el("button.chip", { type: "submit" }, "draw")));
 }
 
 export function alignmentView(run, model, actions) {
@@ -31,19 +31,18 @@ export function alignmentView(run, model, actions) {
   let map = maps.find((m) => String(m.index) === state.map) ?? maps.at(-1);
   let selected = state.row === "" ? -1 : Number(state.row), data = null, rows = [], columns = [];
 
-  const sub = el("p", { class: "reading dim" }), score = el("p", { class: "score-line", "aria-live": "polite" });
+  const sub = el("p.reading"), score = el("p.score-line", { "aria-live": "polite" });
   const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
-  const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin });
-  const body = el("div", { class: "flow" }, lines.node, matrix.node);
-  const controls = el("div", { class: "controls" }), merged = el("span"), trust = actions.trustLine(run);
-  const which = () => (state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean");
-  const menu = exportMenu(() => ({ run, map: map.index, head: which(), level: state.level }));
+  const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin, numbers: true });
+  const body = el("div.flow", lines.node, matrix.node);
+  const controls = el("div.controls"), merged = el("span"), trust = actions.trustLine(run);
+  const menu = exportMenu(() => ({ run, map: map.index, head: headOf(map), level: state.level }));
 
   function pin(row) {
     selected = selected === row ? -1 : row;
     set({ row: selected < 0 ? "" : selected, token: "" });
     choose(row, matrix.column);
-    trust.update(map);
+    trust.update(map, headOf(map));
   }
 
   function choose(row, column) {
@@ -60,7 +59,7 @@ export function alignmentView(run, model, actions) {
         set({ map: value });
         load();
       }),
-      ...(map.heads > 1 ? [choice("head", headOptions(map), which(), (value) => { set({ head: value }); load(); }, true)] : []),
+      ...(map.heads > 1 ? [choice("head", headOptions(map), headOf(map), (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, level), ...(model.can?.includes("export") ? [menu] : []),
     );
   }
@@ -71,13 +70,13 @@ export function alignmentView(run, model, actions) {
     load();
   }
 
-  /** Draw gold links over words, and say how well the strongest weights of this head find them. */
+  /** Draw gold links, and how well the strongest weights find them. */
   async function drawGold() {
     matrix.mark([]);
     score.replaceChildren();
     if (!state.links || !model.can?.includes("gold")) return;
     try {
-      const found = await api.gold(run, map.index, which(), state.links);
+      const found = await api.gold(run, map.index, headOf(map), state.links);
       const number = (entry) => (entry.special ? null : entry.tokens[0]);
       const at = (all, side, word) => {
         const first = side.words.filter((w) => !w.special)[word].tokens[0];
@@ -85,29 +84,29 @@ export function alignmentView(run, model, actions) {
       };
       matrix.mark(found.possible.map(([s, t]) => ({ row: at(rows, run.sides.target, t), column: at(columns, run.sides.source, s),
         sure: found.sure.some(([a, b]) => a === s && b === t) })));
-      score.replaceChildren("AER ", el("b", { class: "num" }, found.aer.toFixed(3)),
-        el("span", { class: "dim" }, ` · precision ${found.precision.toFixed(3)} · recall ${found.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
-    } catch (error) { score.replaceChildren(el("span", { class: "error", role: "alert" }, error.message)); }
+      score.replaceChildren("AER ", el("b.num", found.aer.toFixed(3)),
+        el("span.dim", ` · precision ${found.precision.toFixed(3)} · recall ${found.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
+    } catch (error) { score.replaceChildren(el("span.error", { role: "alert" }, error.message)); }
   }
 
   async function load() {
     showControls();
-    const weights = await api.head(run, map.index, which());
+    const weights = await api.head(run, map.index, headOf(map));
     rows = entries(run.sides.target, state.level);
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
-    merged.textContent = state.level === "words" ? "summed over the tokens of a source word, mean over those of a target word" : "";
+    const example = columns.find((entry) => entry.tokens.length > 1);
+    merged.textContent = state.level !== "words" ? "" : `A word is the sum of its source tokens${example ? ` (${example.text} = ${example.tokens.map((t) => token(run.sides.source.tokens[t])).join(" + ")})` : ""}, and the mean of its target tokens.`;
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
     choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);
-    trust.update(map);
+    trust.update(map, headOf(map));
     await drawGold();
   }
 
   load().catch((error) => { sub.textContent = error.message; });
-  const legend = el("p", { class: "legend dim" }, "0", el("i"), "1", merged);
-  return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, "Which source words the translation attends to"), controls),
-    sub, body, legend, score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
+  return el("section.card",
+    el("header", el("h2", "Which source words the translation attends to"), el("p.dim", "Click a word of the translation."), controls),
+    sub, body, legend(merged), score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
 }

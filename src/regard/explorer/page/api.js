@@ -1,10 +1,10 @@
-// The server's answers: JSON for runs, bytes for weights. Heads that were fetched stay in memory.
+// The server's answers: JSON for runs, bytes for weights.
 
 const BASE = new URL("api/", new URL(".", import.meta.url));
 const heads = new Map();
 const KEPT = 64; // heads in memory
 
-const TOKEN = "regard-token"; // of a server that needs one; the browser forgets it with the tab
+const TOKEN = "regard-token"; // of a server; forgotten with the tab
 
 export const setToken = (token) => sessionStorage.setItem(TOKEN, token.replace(/[^\x21-\x7e]/gu, ""));
 
@@ -30,12 +30,12 @@ const post = async (path, body, signal) => (await answer(path, {
 
 export const describeModel = async (progress, index) => (await answer(`model?index=${index || 0}`)).json();
 
-/** Run a text. The run keeps its request, so that it can be run again when the server no longer has it. */
+/** Run a text. The run keeps its request, to be run again. */
 export async function run(request, signal) {
   return Object.assign(await post("runs", request, signal), { request });
 }
 
-/** Call with the id of a run; if the server has dropped it or was restarted, run its text again first. */
+/** Call with the id of a run; if the server no longer has it, run its text again first. */
 async function ofRun(run, call) {
   try {
     return await call(run.id);
@@ -80,8 +80,7 @@ export async function thumbnails(run) {
     Array.from({ length: count }, () => all.subarray(start, start += rows * columns)));
 }
 
-/** The exact weights of one head, or of the mean of all ("mean"): Float32Array of rows × columns. A stage gives
- * the values before they are weights. */
+/** The weights of one head, or of the mean of all ("mean"), or a stage before: Float32Array of rows × columns. */
 export function head(run, map, which, stage = "") {
   const path = `maps/${map}/heads/${which}${stage ? `/stages/${stage}` : ""}`, key = `${run.id}/${path}`;
   if (!heads.has(key)) {
@@ -96,11 +95,11 @@ export function head(run, map, which, stage = "") {
 /** The exact weights of one row in every head: Float32Array of heads × columns. */
 export const row = async (run, map, index) => new Float32Array(await bytes(run, `maps/${map}/rows/${index}`));
 
-/** A picture of one head or the mean, or all weights, as a file: svg, html, pdf or npz. */
+/** A picture of one head or the mean, or all weights, as a file. */
 export async function file(run, map, which, level, format) {
   const query = new URLSearchParams({ level });
   return new Blob([await bytes(run, `maps/${map}/heads/${which}/export.${format}?${query}`)]);
 }
 
-/** How much each source token counts for target token `row` (leave-one-out); null if there is no such figure. */
+/** Leave-one-out of each source token for target token `row`; null if there is none. */
 export const leaveOneOut = async (run, row) => (await trust(run, row)).scores?.leave_one_out ?? null;

@@ -2,8 +2,9 @@
 
 import * as api from "./api.js";
 import { alignmentView } from "./alignment.js";
-import { announce, choice, el, fit, rove } from "./dom.js";
-import { probability, percent } from "./format.js";
+import { answer } from "./difference.js";
+import { announce, choice, el, field, fit, num, rove } from "./dom.js";
+import { likeliest, probability } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
 
@@ -25,7 +26,7 @@ const VIEWS = {
 
 let model = null, current = null, running = null;
 const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", target: "", links: "", changes: "" }; // state of one text, cleared for another
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" }; // state of one text
 
 function views() {
   return Object.entries(VIEWS).filter(([name, view]) =>
@@ -34,7 +35,7 @@ function views() {
 
 function showTabs() {
   page.tabs.replaceChildren(...views().map(([name, view]) => el("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.view), "aria-controls": "view",
+    role: "tab", id: `tab-${name}`, "aria-selected": name === state.view, "aria-controls": "view",
     tabindex: name === state.view ? 0 : -1, onclick: () => show(name), onfocus: () => { if (name !== state.view) show(name); },
   }, view.title)));
 }
@@ -53,13 +54,11 @@ async function show(name) {
   page.view.dataset.view = name;
   for (const part of [page.ask, page.examples]) part.hidden = !needsRun;
   page.output.hidden = !needsRun || !current;
-  if (needsRun && !current) {
-    page.view.replaceChildren(el("p", { class: "empty" }, running ? "Running…" : "Type a text and press Enter."));
-  } else if (needsRun && !view.plain && !current.maps.length) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention to show. Compare and Mechanism work without."));
-  } else if (view.fits && !view.fits(current)) {
-    page.view.replaceChildren(el("p", { class: "empty" }, "This model has no attention between source and target."));
-  } else {
+  const empty = (text) => page.view.replaceChildren(el("p.empty", text));
+  if (needsRun && !current) empty(running ? "Running…" : "Type a text and press Enter.");
+  else if (needsRun && !view.plain && !current.maps.length) empty("This model has no attention to show. Compare and Mechanism work without.");
+  else if (view.fits && !view.fits(current)) empty("This model has no attention between source and target.");
+  else {
     try {
       view.make ??= (await import(`./${view.file}.js`)).view;
     } catch { return showError(Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true })); }
@@ -67,43 +66,30 @@ async function show(name) {
   }
 }
 
-/** A line beside a picture that summarizes the view Trust; `update(map)` recomputes it for the chosen output. */
+/** A line beside a picture that summarizes the view Trust. */
 function trustLine(run) {
-  const node = el("p", { class: "trust-line dim" });
-  return { node, async update(map) {
-    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, show);
+  const node = el("p.trust-line.dim");
+  return { node, async update(map, head) {
+    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, head, show);
   } };
 }
 
 function showOutput(run) {
-  const out = run.output, parts = [];
-  const answer = (...content) => el("p", { class: "answer", dir: "auto" }, ...content);
-  if (run.task === "translate") parts.push(answer(out.text || "(nothing)"));
-  if (run.task === "generate") parts.push(answer(el("span", { class: "prompt" }, out.prompt), out.text));
-  if (run.task === "classify") parts.push(answer(out.label || "(no label)"));
-  if (run.task === "tag") {
-    parts.push(answer(...out.words.flatMap((word, i) => [i ? " " : "", word,
-      ...(out.tags[i] === "O" ? [] : [el("span", { class: "tag" }, out.tags[i])])])));
-  }
-  if (run.task === "embed") parts.push(answer(`a vector of ${out.width} numbers`));
+  const out = run.output, parts = [answer(out)];
   if ("logP" in out) {
-    parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP)),
-      out.ended ? "" : ", cut off at the length limit"));
+    parts.push(el("p.dim", "probability ", num(probability(out.logP)), " (of the whole output)", out.ended ? "" : ", cut off at the length limit"));
   }
   if (out.forced) {
-    parts.push(el("p", { class: "dim" }, "forced: ", el("span", { dir: "auto" }, out.forced), " ",
-      el("button", { class: "chip", type: "button", onclick: () => { set({ prefix: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
+    parts.push(el("p.dim", "forced to begin with ", el("span", { dir: "auto" }, out.forced), " ",
+      el("button.chip", { onclick: () => { set({ prefix: "", pins: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
   }
-  if (out.probabilities) {
-    const text = Object.entries(out.probabilities).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
-    parts.push(el("p", { class: "dim" }, text));
-  }
+  if (out.probabilities) parts.push(el("p.dim", likeliest(out.probabilities)));
   page.output.replaceChildren(...parts);
   announce(page.output.textContent);
 }
 
 let polling = 0;
-/** Show an error, or none. While the server does not answer, ask again every two seconds and run the text once it does. */
+/** Show an error, or none. While the server does not answer, ask it every two seconds. */
 function showError(error) {
   clearTimeout(polling);
   page.error.textContent = error ? error.message : "";
@@ -164,9 +150,10 @@ function forced() {
 /** Run the same text with changed attention. */
 const runAgain = (changes) => api.runAgainst(current, request({ ...forced(), changes }));
 
-/** Start the output with these token ids, in every view. */
-function force(prefix) {
-  set({ prefix: prefix.join(","), target: "", links: "", node: "", row: "", token: "" });
+/** Start the output with these token ids, in every view; those from step `from` on are new. */
+function force(prefix, from) {
+  const steps = [...state.pins.split(",").filter((step) => step && Number(step) < from), ...prefix.map((_, i) => i + 1).filter((step) => step >= from)];
+  set({ prefix: prefix.join(","), pins: steps.join(","), target: "", links: "", node: "", row: "", token: "" });
   return rerun();
 }
 
@@ -185,12 +172,12 @@ function showModel() {
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
   page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
   page.examples.replaceChildren(...model.examples.map((text) => el("button", {
-    class: "chip", type: "button", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
+    class: "chip", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
   }, text)));
 }
 
 /** Show the parts of a text in backquotes as code. */
-const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+const code = (text) => text.split("`").map((part, i) => (i % 2 ? el("code", part) : part));
 
 /** Call the server; where it needs a token, ask for it and call again. */
 async function withToken(call, again = false) {
@@ -199,8 +186,8 @@ async function withToken(call, again = false) {
   } catch (error) {
     if (error.status !== 401) throw error;
     const input = el("input", { type: "password", id: "token", required: true, autocomplete: "off" });
-    const form = el("form", { class: "controls" }, el("label", { class: "field", for: "token" }, "Token of this server"), input,
-      el("button", { class: "primary", type: "submit" }, "Open"));
+    const form = el("form.controls", el("label.field", { for: "token" }, "Token of this server"), input,
+      el("button.primary", { type: "submit" }, "Open"));
     page.ask.hidden = true;
     showError(again ? new Error("This is not the server's token.") : null);
     page.view.replaceChildren(form);
@@ -217,16 +204,13 @@ async function withToken(call, again = false) {
 function showProgress(part) {
   const bar = page.view.querySelector("progress") ?? el("progress", { "aria-label": "Loading the model" });
   bar.value = part;
-  if (!bar.isConnected) page.view.replaceChildren(el("p", { class: "empty" }, "Loading the model ", bar));
+  if (!bar.isConnected) page.view.replaceChildren(el("p.empty", "Loading the model ", bar));
 }
 
 async function start() {
   readAddress();
   page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-  page.text.addEventListener("input", () => fit(page.text));
-  page.text.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
-  });
+  field(page.text, submit);
   rove(page.tabs, "button");
   try {
     model = await withToken(() => api.describeModel(showProgress, state.model));
@@ -235,7 +219,7 @@ async function start() {
     return show("mechanism");
   }
   if (model.notice) {
-    page.view.before(el("p", { class: "notice", id: "notice" }, ...code(model.notice)));
+    page.view.before(el("p.notice", { id: "notice" }, ...code(model.notice)));
     return show("mechanism");
   }
   showModel();

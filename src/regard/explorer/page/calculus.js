@@ -1,4 +1,4 @@
-// Attention as arithmetic on small matrices (arrays of rows): energy, + bias, mask, normaliser, output.
+// Attention on small matrices (arrays of rows): energy, + bias, mask, normaliser, output.
 // The conventions are those of regard.attend: a masked weight is 0, and a row that sees nothing gives zeros.
 
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);

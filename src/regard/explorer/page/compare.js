@@ -1,21 +1,18 @@
-// Two texts with one model, or one text with two models: both outputs, both maps and their difference.
+// Two texts or two models: both outputs, both maps and their difference.
 
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
-import { announce, chip, choice, el, fit, levelChips } from "./dom.js";
-import { headOptions, inside, largest, mapName, percent, probability, weight } from "./format.js";
+import { announce, bold, chip, choice, el, errorLine, field, fit, levelChips, num } from "./dom.js";
+import { headOptions, inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
-import { set, state } from "./state.js";
+import { headOf, mapIndex, set, state } from "./state.js";
 import { axes, merge } from "./words.js";
 
-const PROBES = {
-  translate: ["The doctor said that he/she was late.", "The nurse said that he/she was late.", "He/She is a teacher."],
-  generate: ["The doctor said that he/she", "The nurse said that he/she"],
-  fill: ["The doctor said that he/she was late.", "The nurse said that he/she was late."],
-};
+const BEGUN = ["The doctor said that he/she", "The nurse said that he/she"], LATE = BEGUN.map((text) => `${text} was late.`);
+const PROBES = { translate: [...LATE, "He/She is a teacher."], generate: BEGUN, fill: LATE };
 const PAIR = /([\p{L}\p{M}'’]+)\/([\p{L}\p{M}'’]+)/u;
 
-/** The two texts of a template such as "the doctor said he/she was late", and the two words; null if it has none. */
+/** The two texts and words of a template such as "the doctor said he/she was late"; null if it has none. */
 export function variants(template) {
   const found = PAIR.exec(template);
   if (!found) return null;
@@ -26,12 +23,12 @@ export function variants(template) {
 const simple = ({ output: out }) => out.text ?? out.label ?? (out.tags ? out.words.map((word, i) => `${word}/${out.tags[i]}`).join(" ") : "");
 
 function outcome(name, run, other) {
-  const out = run.output, parts = [el("h3", { class: "dim", dir: "auto" }, name)];
-  if (out.width) parts.push(el("p", { class: "answer" }, `a vector of ${out.width} numbers`));
-  else parts.push(el("p", { class: "answer", dir: "auto" }, ...marked(simple(other), simple(run))));
-  if ("logP" in out) parts.push(el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(out.logP))));
-  else if (out.probabilities) parts.push(el("p", { class: "dim" }, Object.entries(out.probabilities).slice(0, 3).map(([label, p]) => `${label} ${percent(p)}`).join(" · ")));
-  return el("section", {}, ...parts);
+  const out = run.output, parts = [el("h3.dim", { dir: "auto" }, name)];
+  if (out.width) parts.push(el("p.answer", `a vector of ${out.width} numbers`));
+  else parts.push(el("p.answer", { dir: "auto" }, ...marked(simple(other), simple(run))));
+  if ("logP" in out) parts.push(el("p.dim", "probability ", num(probability(out.logP))));
+  else if (out.probabilities) parts.push(el("p.dim", likeliest(out.probabilities)));
+  return el("section", ...parts);
 }
 
 /** How likely the model finds each of the two words of a probe. */
@@ -39,7 +36,7 @@ function verdict(words, runs) {
   const [a, b] = runs.map((run) => run.output), quoted = words.map((word) => `“${word}”`);
   const share = (x, y) => {
     const p = 1 / (1 + Math.exp(y - x));
-    return el("p", {}, `Of the two, the model prefers ${p >= 0.5 ? quoted[0] : quoted[1]}: `, ...[p, 1 - p].flatMap((value, i) => [i ? " · " : "", words[i], " ", el("span", { class: "num" }, percent(value))]));
+    return el("p", `Of the two, the model prefers ${p >= 0.5 ? quoted[0] : quoted[1]}: `, ...[p, 1 - p].flatMap((value, i) => [i ? " · " : "", words[i], " ", num(percent(value))]));
   };
   if (a.candidates) return share(...words.map((word) => Math.log(Math.max(1e-30, a.candidates[word]))));
   if ("promptTokens" in a) {
@@ -47,19 +44,19 @@ function verdict(words, runs) {
     return share(total(a), total(b));
   }
   if (!a.comparison || !b.comparison) return null;
-  const cell = (x) => el("td", { class: "num" }, probability(x));
-  const row = (output, first, second) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, output), cell(first), cell(second));
-  return el("table", {}, el("caption", { class: "dim" }, "Probability of each translation, by the word in the source"),
-    el("thead", {}, el("tr", {}, el("td"), words.map((word) => el("th", { scope: "col", dir: "auto" }, word)))),
-    el("tbody", {}, a.text === b.text ? row(a.text, a.logP, b.logP)
+  const cell = (x) => el("td.num", probability(x));
+  const row = (output, first, second) => el("tr", el("th", { scope: "row", dir: "auto" }, output), cell(first), cell(second));
+  return el("table", el("caption.dim", "Probability of each translation, by the word in the source"),
+    el("thead", el("tr", el("td"), words.map((word) => el("th", { scope: "col", dir: "auto" }, word)))),
+    el("tbody", a.text === b.text ? row(a.text, a.logP, b.logP)
       : [row(a.text, a.logP, b.comparison.original.plain), row(b.text, a.comparison.original.plain, b.logP)]));
 }
 
 /** Both maps of a kind and layer, and their difference between entries that both have. */
 function pictures(runs, names) {
-  const body = el("div", { class: "triple" }), controls = el("div", { class: "controls" }), sub = el("p", { class: "reading dim" });
+  const body = el("div.triple"), controls = el("div.controls"), sub = el("p.reading.dim");
   const start = runs[0].maps.findLastIndex((map) => map.kind === "cross");
-  let index = state.map !== "" && Number(state.map) < runs[0].maps.length ? Number(state.map) : start < 0 ? runs[0].maps.length - 1 : start;
+  let index = mapIndex(runs[0], start < 0 ? runs[0].maps.length - 1 : start);
 
   /** The map of a run that corresponds to map `index` of the first. */
   function same(run) {
@@ -70,25 +67,24 @@ function pictures(runs, names) {
   async function part(run) {
     const map = same(run);
     if (!map) return null;
-    const which = state.head !== "mean" && Number(state.head) < map.heads ? state.head : "mean";
     const [rows, columns] = axes(run, map, state.level);
-    return { map, rows, columns, data: merge(await api.head(run, map.i, which), map.columns, rows, columns) };
+    return { map, rows, columns, data: merge(await api.head(run, map.i, headOf(map)), map.columns, rows, columns) };
   }
 
   function picture(name, label, { rows, columns, data }, options, read) {
     const matrix = new Matrix({ label, largest: 34, onmove: (row, column) => {
       if (row < 0 || column < 0) return;
-      sub.replaceChildren(el("b", { dir: "auto" }, rows[row].text), ` → ${inside(columns[column].text)}: ${read(data[row * columns.length + column])} (${name})`);
+      sub.replaceChildren(bold(rows[row].text), ` → ${inside(columns[column].text)}: ${read(data[row * columns.length + column])} (${name})`);
       announce(sub.textContent);
     } });
     matrix.show(data, rows, columns, options);
-    return el("section", {}, el("h3", { dir: "auto" }, name), matrix.node);
+    return el("section", el("h3", { dir: "auto" }, name), matrix.node);
   }
 
   function difference(a, b) {
     const texts = (list) => list.map((entry) => entry.text);
     const rows = matches(texts(a.rows), texts(b.rows)), columns = matches(texts(a.columns), texts(b.columns));
-    if (!rows.length || !columns.length) return el("p", { class: "empty" }, "The two have no tokens in common, so there is no difference map.");
+    if (!rows.length || !columns.length) return el("p.empty", "The two have no tokens in common, so there is no difference map.");
     const data = new Float32Array(rows.length * columns.length);
     rows.forEach(([i, j], r) => columns.forEach(([m, n], c) => {
       data[r * columns.length + c] = b.data[j * b.columns.length + n] - a.data[i * a.columns.length + m];
@@ -96,7 +92,10 @@ function pictures(runs, names) {
     const most = largest(data);
     const part_ = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
       { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
-    part_.append(el("p", { class: "legend dim" }, `less −${most.toFixed(2)}`, el("i", { class: "signed" }), `+${most.toFixed(2)} more`));
+    part_.append(el("p.legend.dim", `less −${most.toFixed(2)}`, el("i.signed"), `+${most.toFixed(2)} more`));
+    const single = (side, pairs) => [a, b].flatMap((one, k) => one[side].filter((_, i) => pairs.every((pair) => pair[k] !== i)).map((entry) => inside(entry.text)));
+    const left = [["rows", rows], ["columns", columns]].map(([side, pairs]) => [side, single(side, pairs).join(", ")]).filter(([, list]) => list);
+    if (left.length) part_.append(el("p.dim", `Left out, as only one of the two has them: ${left.map((parts) => parts.join(" ")).join("; ")}.`));
     return part_;
   }
 
@@ -104,30 +103,28 @@ function pictures(runs, names) {
     const map = runs[0].maps[index];
     controls.replaceChildren(
       choice("attention", runs[0].maps.map((m, i) => [i, mapName(m)]), index, (value) => { index = Number(value); set({ map: value }); load(); }),
-      ...(map.heads > 1 ? [choice("head", headOptions(map),
-        Number(state.head) < map.heads ? state.head : "mean", (value) => { set({ head: value }); load(); }, true)] : []),
+      ...(map.heads > 1 ? [choice("head", headOptions(map), headOf(map), (value) => { set({ head: value }); load(); }, true)] : []),
       levelChips(state.level, (value) => { set({ level: value }); load(); }));
     const parts = await Promise.all(runs.map(part));
-    if (parts.includes(null)) { body.replaceChildren(el("p", { class: "empty" }, "The second model has no attention of this kind.")); return; }
+    if (parts.includes(null)) { body.replaceChildren(el("p.empty", "The second model has no attention of this kind.")); return; }
     body.replaceChildren(...parts.map((p, i) => picture(names[i], `Attention of ${names[i]}`, p, {}, weight)), difference(...parts));
   }
 
   load().catch((error) => { sub.textContent = error.message; });
-  return el("div", {}, controls, sub, body);
+  return el("div", controls, sub, body);
 }
 
 export function view(run, model, { request }) {
   const modes = { text: "another text", ...(model.models?.length > 1 ? { model: "another model" } : {}), ...(PROBES[model.task] ? { probe: "pronoun probe" } : {}) };
   if (!(state.mode in modes)) set({ mode: model.models?.length > 1 ? "model" : "text" });
-  const chips = el("div", { class: "chips", role: "group", "aria-label": "What to compare" }), form = el("div", {}), result = el("div", { class: "result" });
-  const error = el("p", { class: "error", role: "alert", hidden: true });
-  const fail = (problem) => { error.textContent = problem.message; error.hidden = false; };
+  const chips = el("div.chips", { role: "group", "aria-label": "What to compare" }), form = el("div"), result = el("div.result");
+  const [error, fail] = errorLine();
   let latest = 0;
 
   function showModes() {
     chips.replaceChildren(...Object.entries(modes).map(([mode, text]) => chip(text, state.mode === mode, () => { set({ mode, other: "" }); result.replaceChildren(); showModes(); compare(); })));
     if (state.mode === "model") {
-      form.replaceChildren(el("p", { class: "dim" }, `${model.models.join(" and ")} with the text above.`));
+      form.replaceChildren(el("p.dim", `${model.models.join(" and ")} with the text above.`));
       return;
     }
     const probe = state.mode === "probe";
@@ -140,12 +137,11 @@ export function view(run, model, { request }) {
       set({ other: text });
       return compare();
     };
-    input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(input.value); } });
-    input.addEventListener("input", () => fit(input));
+    field(input, () => go(input.value));
     requestAnimationFrame(() => fit(input)); // once it is in the page
-    form.replaceChildren(el("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button", { class: "primary", type: "submit" }, "Compare")),
-      el("div", { class: "chips" }, (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
-        el("button", { class: "chip", type: "button", dir: "auto", onclick: () => go(text) }, text))));
+    form.replaceChildren(el("form.ask", { onsubmit: (event) => { event.preventDefault(); go(input.value); } }, input, el("button.primary", { type: "submit" }, "Compare")),
+      el("div.chips", (probe ? PROBES[model.task] : model.examples.filter((text) => text !== run.text)).map((text) =>
+        el("button.chip", { dir: "auto", onclick: () => go(text) }, text))));
   }
 
   /** The requests of the two runs and their names; null if a text is missing. */
@@ -166,7 +162,7 @@ export function view(run, model, { request }) {
     }
     const first = requests[0] ? await api.run(requests[0]) : run;
     const second = await (state.mode === "model" ? api.run(requests[1]) : api.runAgainst(first, requests[1]));
-    // Run the first text again with the second run as base: this scores the second output given the first text.
+    // With the second run as base, the first scores its output too.
     return words && "logP" in first.output ? [await api.runAgainst(second, requests[0]), second] : [first, second];
   }
 
@@ -180,9 +176,9 @@ export function view(run, model, { request }) {
       const runs = await both(asked);
       if (mine !== latest) return;
       const same = simple(runs[0]) === simple(runs[1]), { cosine } = runs[1].output;
-      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ.";
-      result.replaceChildren(el("div", { class: "pair" }, runs.map((one, i) => outcome(asked.names[i], one, runs[1 - i]))),
-        el("p", { class: "dim verdict" }, said), ...[asked.words ? verdict(asked.words, runs) : null].filter(Boolean),
+      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ where underlined.";
+      result.replaceChildren(el("div.pair", runs.map((one, i) => outcome(asked.names[i], one, runs[1 - i]))),
+        el("p.dim.verdict", said), ...[asked.words ? verdict(asked.words, runs) : null].filter(Boolean),
         ...(runs.every((one) => one.maps.length) ? [pictures(runs, asked.words ?? (state.mode === "model" ? asked.names : ["first text", "second text"]))] : []));
       announce(said);
     } catch (problem) {
@@ -192,7 +188,7 @@ export function view(run, model, { request }) {
 
   showModes();
   compare();
-  return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, "What another text or model does"), el("p", { class: "dim" }, "Both outputs, both maps, and their difference where the tokens match.")),
+  return el("section.card",
+    el("header", el("h2", "What another text or model does"), el("p.dim", "Both outputs, both maps, and their difference where the tokens match.")),
     chips, form, error, result);
 }

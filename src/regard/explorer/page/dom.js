@@ -2,43 +2,74 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Create an element: el("button", {class: "chip", onclick: f}, "text", child, …). */
-export function el(name, attributes = {}, ...children) {
-  const node = name === "svg" || name === "path"
-    ? document.createElementNS(SVG, name) : document.createElement(name);
+/** Create an element: el("p.dim", "text"), el("button.chip", { onclick: f }, "text", child, …). */
+export function el(selector, ...content) {
+  const [name, ...classes] = selector.split("."), attributes = content[0]?.constructor === Object ? content.shift() : {};
+  const node = name === "svg" || name === "path" ? document.createElementNS(SVG, name) : document.createElement(name);
+  if (name === "button") node.type = "button";
+  if (classes.length) node.classList.add(...classes);
   for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !key.startsWith("aria-"))) continue;
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else if (key === "value") node.value = value;
-    else node.setAttribute(key, value === true ? "" : String(value));
+    else node.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...content.flat().filter((child) => child !== null && child !== undefined));
   return node;
 }
 
-/** A select with a label, which `hidden` keeps for screen readers only; options are [value, text] pairs. */
+export const num = (text) => el("span.num", text);
+
+/** A name or word, with its own direction. */
+export const bold = (text) => el("b", { dir: "auto" }, text);
+
+/** A bar whose length is a value from 0 to 1. */
+export function meter(x) {
+  const bar = el("i");
+  bar.style.width = `${100 * Math.min(1, x)}%`;
+  return el("span.meter", bar);
+}
+
+/** The colours of weights from 0 to 1. */
+export const legend = (...content) => el("p.legend.dim", "0", el("i"), "1", ...content);
+
+/** A line for an error; `fail(problem)` shows it. */
+export function errorLine() {
+  const node = el("p.error", { role: "alert", hidden: true });
+  return [node, (problem) => { node.textContent = problem.message; node.hidden = false; }];
+}
+
+/** A select of [value, text] pairs; a `hidden` label is for screen readers only. */
 export function choice(label, options, value, onchange, hidden = false) {
   const select = el("select", { "aria-label": label, onchange: () => onchange(select.value) },
     options.map(([key, text]) => el("option", { value: key }, text)));
   select.value = String(value);
-  return el("label", { class: "field" }, hidden ? "" : `${label} `, select);
+  return el("label.field", hidden ? "" : `${label} `, select);
 }
 
 /** A toggle button. */
 export function chip(text, pressed, onclick) {
-  return el("button", { class: "chip", type: "button", "aria-pressed": String(pressed), onclick }, text);
+  return el("button.chip", { "aria-pressed": pressed, onclick }, text);
 }
 
 /** Two toggle buttons for words and tokens. */
 export function levelChips(level, onchange) {
-  return el("span", { class: "toggle", role: "group", "aria-label": "Units" },
+  return el("span.toggle", { role: "group", "aria-label": "Units" },
     chip("words", level === "words", () => onchange("words")), chip("tokens", level !== "words", () => onchange("tokens")));
 }
 
 /** Make a text field as high as its text. */
-export function fit(field) {
-  field.style.height = "auto";
-  field.style.height = `${Math.min(field.scrollHeight + 2, 240)}px`;
+export function fit(node) {
+  node.style.height = "auto";
+  node.style.height = `${Math.min(node.scrollHeight + 2, 240)}px`;
+}
+
+/** Make a text field grow with its text; Enter calls `onenter`. */
+export function field(node, onenter) {
+  node.addEventListener("input", () => fit(node));
+  node.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); onenter(); }
+  });
 }
 
 let pending = 0;

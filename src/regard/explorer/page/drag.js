@@ -1,4 +1,4 @@
-// Set attention weights by dragging cells of a matrix; Shift with the up and down arrows does the same.
+// Set attention weights by dragging cells of a matrix, or with Shift and the up and down arrows.
 
 const FULL = 150; // px from weight 0 to weight 1
 const STEP = 0.1; // of a key
@@ -32,7 +32,7 @@ export function draggable(matrix, onweight) {
   }, true);
 }
 
-/** A row with a new weight in one column; the first `count` others keep their proportions, so that the sum stays 1. */
+/** A row with a new weight in one column; the first `count` others keep their proportions. */
 export function reweighted(row, column, weight, count = row.length) {
   const rest = row.reduce((sum, w, i) => sum + (i === column ? 0 : w), 0);
   return row.map((w, i) => (i === column ? weight : i >= count ? 0 : rest > 1e-9 ? (w * (1 - weight)) / rest : (1 - weight) / Math.max(1, count - 1)));

@@ -18,7 +18,7 @@ async function png(svg) {
 
 /** A menu; `picture()` returns {run, map, head, level} of what is shown. */
 export function exportMenu(picture) {
-  const status = el("span", { class: "dim" });
+  const status = el("span.dim");
   async function save(format) {
     const { run, map, head, level } = picture(), { kind, layer } = run.maps[map];
     status.textContent = "…";
@@ -33,8 +33,8 @@ export function exportMenu(picture) {
       menu.open = false;
     } catch (error) { status.textContent = error.message; }
   }
-  const menu = el("details", { class: "menu" }, el("summary", { class: "chip" }, "export"),
-    el("div", {}, Object.entries(FORMATS).map(([format, name]) => el("button", { class: "chip", type: "button", onclick: () => save(format) }, name)), status));
+  const menu = el("details.menu", el("summary.chip", "export"),
+    el("div", Object.entries(FORMATS).map(([format, name]) => el("button.chip", { onclick: () => save(format) }, name)), status));
   menu.addEventListener("keydown", (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); } });
   return menu;
 }

@@ -4,7 +4,7 @@ const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unk
 
 export const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
 
-/** The name of an attention map, of one of its heads or of their mean ("mean"); layers and heads count from 1. */
+/** The name of an attention map, of one of its heads or of their mean, from 1. */
 export function mapName({ kind, layer, heads }, head = null) {
   const which = head === null ? "" : head === "mean" ? (heads > 1 ? ", mean of heads" : "") : `, head ${Number(head) + 1}`;
   return `${KINDS[kind]}, layer ${layer + 1}${which}`;
@@ -32,10 +32,13 @@ export const part = (text, marks) => (marks && /^[\p{L}\p{M}\p{N}]/u.test(text) 
 export const weight = (w) => (w >= 0.0005 || w === 0 ? w.toFixed(3) : w.toExponential(1));
 export const percent = (p) => (p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %");
 
+/** The likeliest labels in one line. */
+export const likeliest = (labels) => Object.entries(labels).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
+
 /** A probability given as its logarithm. */
 export function probability(logP) {
   const p = Math.exp(logP);
-  return p >= 0.001 ? p.toFixed(3) : p === 0 ? `e^${logP.toFixed(0)}` : p.toExponential(1);
+  return p >= 0.01 ? p.toFixed(3) : p === 0 ? `e^${logP.toFixed(0)}` : p.toExponential(1);
 }
 
 /** The largest entries of a row, as indices; what remains of the mass is `rest`. */
@@ -48,7 +51,7 @@ export function top(row, count) {
 /** The direction of a text: that of its first letter. */
 export const direction = (text) => (/^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? "rtl" : "ltr");
 
-/** A word inside a sentence; a right-to-left one is isolated, so that numbers after it stay there. */
+/** A word inside a sentence; a right-to-left one is isolated. */
 export const inside = (text) => (/[\u0590-\u08ff\ufb1d-\ufefc]/u.test(text) ? `\u2068${text}\u2069` : text);
 
 /** One sentence on a row: name: a 0.63 · b 0.11 · rest 0.26. */
@@ -56,5 +59,5 @@ export function reading(name, row, labels, count = 4) {
   const { order, rest } = top(row, count);
   const parts = order.map((i) => `${inside(labels[i])} ${weight(row[i])}`);
   if (rest > 0.0005) parts.push(`rest ${weight(rest)}`);
-  return [name, parts.join(" · ") || "no weight"];
+  return [name, parts.join(" · ") || "no weight", order];
 }

@@ -1,12 +1,12 @@
-// Every layer and head as a thumbnail; one of them large, with its exact weights and the stages before them.
+// Every layer and head as a thumbnail; one of them large, with its stages.
 
 import * as api from "./api.js";
-import { announce, chip, choice, el, levelChips, rove } from "./dom.js";
+import { announce, bold, chip, choice, el, levelChips, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
 import { inside, KINDS, largest, mapName, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
-import { set, state } from "./state.js";
+import { mapIndex, set, state } from "./state.js";
 import { axes, merge, readRow } from "./words.js";
 
 const AXES = {
@@ -16,7 +16,7 @@ const STAGES = { energy: "energy", biased: "+ bias", masked: "+ mask", "": "weig
 const UNITS = { entropy: "bits", distance: "tokens" };
 const MEANING = "Hide heads by entropy (0 bits: all weight on one token) or distance (mean number of tokens between a word and what it attends to).";
 
-/** The colours of the 256 values of a thumbnail on the background of `node`: blue, green, red, 0. */
+/** The colours of 256 values on the background of `node`: blue, green, red, 0. */
 function palette(node) {
   const style = getComputedStyle(node), hot = style.getPropertyValue("--hot").trim().split(" ").map(Number);
   const ground = style.backgroundColor.match(/\d+/gu).map(Number);
@@ -43,7 +43,7 @@ const tooltip = (map, h) => [mapName(map, h), statistics(map, h)].filter(Boolean
 /** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
 function limit(name, run, onchange) {
   const [side, value] = state[name].split(":");
-  const shown = el("output", { class: "num" });
+  const shown = el("output.num");
   const range = el("input", { type: "range", min: 0, step: 0.1, "aria-label": `Limit of ${name}`, hidden: true });
   const show = (to) => { range.hidden = !to; shown.textContent = to ? `${range.value} ${UNITS[name]}` : ""; };
   async function choose(to) {
@@ -60,7 +60,7 @@ function limit(name, run, onchange) {
   const select = choice(name, [["", "any"], ["max", "at most"], ["min", "at least"]], side, choose);
   range.addEventListener("input", () => choose(select.querySelector("select").value));
   if (side) choose(side);
-  return el("div", { class: "controls" }, select, range, shown);
+  return el("div.controls", select, range, shown);
 }
 
 function passes(map, h) {
@@ -72,13 +72,13 @@ function passes(map, h) {
 
 /** How different the heads of a layer are: a number, and a matrix of all pairs. */
 function differences(run) {
-  const text = el("p", { class: "dim" }), title = el("h2", {}, "How different the heads are");
+  const text = el("p.dim"), title = el("h2", "How different the heads are");
   const pairs = new Matrix({ label: "Divergence of each pair of heads", largest: 26, onmove: (a, b) => {
     if (a < 0 || b < 0) return;
     sub.textContent = `heads ${a + 1} and ${b + 1}: ${pairs.weights[a * pairs.rows.length + b].toFixed(3)} bits`;
     announce(sub.textContent);
   } });
-  const sub = el("p", { class: "dim" }), node = el("section", { class: "card" }, el("header", {}, title, text), sub, pairs.node);
+  const sub = el("p.dim"), node = el("section.card", el("header", title, text), sub, pairs.node);
   node.hidden = true;
   return { node, async show(index) {
     node.hidden = run.maps[index].heads < 2;
@@ -92,15 +92,15 @@ function differences(run) {
 export function headsView(run, model, actions) {
   const kinds = Object.keys(KINDS).filter((kind) => run.maps.some((map) => map.kind === kind));
   const first = run.maps.findIndex((map) => map.kind === (kinds.includes("cross") ? "cross" : kinds.at(-1)));
-  let index = state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : first;
+  let index = mapIndex(run, first);
   let head = state.head !== "mean" && Number(state.head) < run.maps[index].heads ? Number(state.head) : 0;
-  let bytes = null, colours = null, data = null, shownStage = "", rows = [], columns = [], lines = null;
+  let bytes = null, colours = null, data = null, shownStage = "", rows = [], columns = [], lines = null, strongest = -1; // head of a clicked cell
 
-  const overview = el("div", {}), filter = el("div", { class: "chips" }), controls = el("div", { class: "controls" }), count = el("p", { class: "dim" });
-  const title = el("h2", { id: "head-title" }), sub = el("p", { class: "reading dim" }), detail = el("p", { class: "dim" }), legend = el("p", { class: "legend dim" });
-  const space = el("div", {}), stages = el("div", { class: "chips", role: "group", "aria-label": "Stage of attention" });
-  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin });
-  const across = el("p", { class: "dim", id: "across" });
+  const overview = el("div"), filter = el("div.chips"), controls = el("div.controls"), count = el("p.dim");
+  const title = el("h2", { id: "head-title" }), sub = el("p.reading"), detail = el("p.dim"), legend = el("p.legend.dim");
+  const space = el("div"), stages = el("div.chips", { role: "group", "aria-label": "Stage of attention" });
+  const matrix = new Matrix({ label: "Attention weights, queries in rows, keys in columns", onmove: choose, onselect: pin, numbers: true });
+  const across = el("p.dim", { id: "across" });
   const different = differences(run), trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
@@ -112,7 +112,7 @@ export function headsView(run, model, actions) {
       chip(KINDS[kind] ?? "all", state.kind === kind, () => { set({ kind }); showOverview(); })) : []));
     const shown = kinds.filter((kind) => !kinds.includes(state.kind) || kind === state.kind);
     const layers = shown.map((kind) => [kind, run.maps.map((map, i) => (map.kind === kind ? layer(map, i) : null)).filter(Boolean)]);
-    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div", { class: "kind" }, el("h3", {}, KINDS[kind]), headNumbers(kind), list)));
+    overview.replaceChildren(...layers.filter(([, list]) => list.length).map(([kind, list]) => el("div.kind", el("h3", KINDS[kind]), headNumbers(kind), list)));
     const all = run.maps.reduce((sum, map) => sum + map.heads, 0), seen = overview.querySelectorAll(".thumb").length;
     count.textContent = seen === all ? "" : `${seen} of ${all} heads`;
     mark();
@@ -120,24 +120,24 @@ export function headsView(run, model, actions) {
 
   /** A line of the overview: a head keeps its column where others are hidden. */
   function line(name, heads, cells) {
-    const grid = el("div", {}, cells);
+    const grid = el("div", cells);
     grid.style.setProperty("--heads", heads);
-    return el("div", { class: "layer" }, el("span", {}, name), grid);
+    return el("div.layer", el("span", name), grid);
   }
 
   function headNumbers(kind) {
     const most = Math.max(...run.maps.filter((map) => map.kind === kind).map((map) => map.heads));
-    const node = line("head", most, Array.from({ length: most }, (_, h) => el("span", {}, String(h + 1))));
+    const node = line("head", most, Array.from({ length: most }, (_, h) => el("span", String(h + 1))));
     node.setAttribute("aria-hidden", "true"); // each thumbnail has its name
     return node;
   }
 
   function layer(map, i) {
     const buttons = bytes[i].map((cells, h) => (passes(map, h) ? el("button", {
-      class: "thumb", type: "button", "aria-pressed": "false", "aria-label": mapName(map, h),
+      class: "thumb", "aria-pressed": "false", "aria-label": mapName(map, h),
       title: tooltip(map, h),
       "data-map": i, "data-head": h,
-      onclick: () => { index = i; head = h; set({ map: i, head: h }); mark(); load(); },
+      onclick: () => { index = i; head = h; set({ map: i, head: h }); load(); },
     }, thumbnail(cells, ...map.thumbnail, colours)) : null)).filter(Boolean);
     for (const button of buttons) button.style.gridColumn = Number(button.dataset.head) + 1;
     return buttons.length ? line(`layer ${map.layer + 1}`, map.heads, buttons) : null;
@@ -145,7 +145,9 @@ export function headsView(run, model, actions) {
 
   function mark() {
     for (const button of overview.querySelectorAll(".thumb")) {
-      button.setAttribute("aria-pressed", String(Number(button.dataset.map) === index && Number(button.dataset.head) === head));
+      const here = Number(button.dataset.map) === index, h = Number(button.dataset.head);
+      button.setAttribute("aria-pressed", String(here && h === head));
+      button.classList.toggle("most", here && h === strongest);
     }
   }
 
@@ -160,7 +162,11 @@ export function headsView(run, model, actions) {
     const { heads: count, columns: width } = run.maps[index], from = rows[row], to = columns[column];
     const all = await Promise.all(from.tokens.map((t) => api.row(run, index, t)));
     const share = (h) => all.reduce((sum, values) => to.tokens.reduce((s, t) => s + values[h * width + t], sum), 0) / all.length;
-    across.textContent = `${inside(from.text)} → ${inside(to.text)} in head ${Array.from({ length: count }, (_, h) => `${h + 1}: ${weight(share(h))}`).join(" · ")}`;
+    const shares = Array.from({ length: count }, (_, h) => share(h)), order = [...shares.keys()].sort((a, b) => shares[b] - shares[a]);
+    const note = (h) => [h === order[0] ? "most" : "", h === head ? "shown" : ""].filter(Boolean).join(", ");
+    across.textContent = `${inside(from.text)} → ${inside(to.text)}, ${mapName(run.maps[index])}: ${order.map((h) => `head ${h + 1} ${weight(shares[h])}${note(h) && ` (${note(h)})`}`).join(" · ")}`;
+    strongest = order[0];
+    mark();
     announce(across.textContent);
   }
 
@@ -172,20 +178,21 @@ export function headsView(run, model, actions) {
       const shown = (x) => (x === -Infinity ? "masked" : x.toFixed(3).replace("-", "−"));
       const order = [...values.keys()].filter((i) => values[i] !== -Infinity).sort((a, b) => values[b] - values[a]).slice(0, 4);
       const text = column < 0 ? order.map((i) => `${inside(columns[i].text)} ${shown(values[i])}`).join(" · ") : `${inside(columns[column].text)}: ${shown(values[column])}`;
-      sub.replaceChildren(el("b", { dir: "auto" }, rows[row].text), ` — ${column < 0 ? "largest " : ""}${text}`);
+      sub.replaceChildren(bold(rows[row].text), ` — ${column < 0 ? "largest " : ""}${text}`);
       return announce(sub.textContent);
     }
     lines.choose(row);
     readRow(sub, data, rows, columns, row, column);
   }
 
+  const staged = model.can?.includes("stages"), stageOf = () => (staged ? state.stage : "");
   function showStages() {
-    stages.replaceChildren(...(model.can?.includes("stages") ? Object.entries(STAGES).map(([name, text]) =>
+    stages.replaceChildren(...(staged ? Object.entries(STAGES).map(([name, text]) =>
       chip(text, state.stage === name, () => { set({ stage: name }); load(); })) : []));
   }
 
   async function load() {
-    const map = run.maps[index], stage = model.can?.includes("stages") ? state.stage : "", level = stage ? "tokens" : state.level;
+    const map = run.maps[index], stage = stageOf(), level = stage ? "tokens" : state.level;
     controls.replaceChildren(...(stage ? [] : [levelChips(level, (value) => { set({ level: value }); load(); })]), ...(model.can?.includes("export") ? [menu] : []));
     showStages();
     title.textContent = mapName(map, head);
@@ -202,12 +209,14 @@ export function headsView(run, model, actions) {
       lines.show(data, rows, columns);
     } else space.replaceChildren();
     const most = stage ? largest(weights) : 1;
+    strongest = -1;
+    mark();
     across.textContent = stage || map.heads < 2 ? "" : "Click a cell to see its weight in every head of this layer.";
     matrix.show(data, rows, columns, { signed: stage !== "", limit: most });
-    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i", { class: "signed" }), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
+    legend.replaceChildren(...(stage ? [`−${most.toFixed(1)}`, el("i.signed"), `${most.toFixed(1)}`, stage === "masked" ? "· dots are masked" : ""] : ["0", el("i"), "1"]));
     const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row);
     choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
-    trust.update(map);
+    trust.update(map, head);
     await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
   }
@@ -220,8 +229,8 @@ export function headsView(run, model, actions) {
   }
 
   async function start() {
-    const thumbnails = api.thumbnails(run), stage = model.can?.includes("stages") ? state.stage : "";
-    api.head(run, index, head, stage).catch(() => {}); // it is on its way while thumbnails are drawn
+    const thumbnails = api.thumbnails(run);
+    api.head(run, index, head, stageOf()).catch(() => {}); // it is on its way while thumbnails are drawn
     bytes = await thumbnails;
     showOverview();
     await load();
@@ -229,10 +238,10 @@ export function headsView(run, model, actions) {
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (overview.isConnected) showOverview(); });
   start().catch((error) => { sub.textContent = error.message; });
-  return el("div", { class: "split" },
-    el("div", {}, el("section", { class: "card" }, el("header", {}, el("h2", {}, "All heads"),
-      el("p", { class: "dim" }, "Click one to enlarge it. Each is scaled to its largest weight.")), filter,
-      el("div", { class: "limits" }, limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p", { class: "dim" }, MEANING)), overview)),
-    el("div", {}, el("section", { class: "card" }, el("header", {}, title, detail), el("div", { class: "controls spread" }, stages, controls), sub, space, matrix.node, legend, across, trust.node),
+  return el("div.split",
+    el("div", el("section.card", el("header", el("h2", "All heads"),
+      el("p.dim", "Click one to enlarge it. Each is scaled to its own largest weight, so compare numbers, not shades.")), filter,
+      el("div.limits", limit("entropy", run, showOverview), limit("distance", run, showOverview), count, el("p.dim", MEANING)), overview)),
+    el("div", el("section.card", el("header", title, detail), el("div.controls.spread", stages, controls), across, sub, space, matrix.node, legend, trust.node),
       different.node));
 }

@@ -13,20 +13,20 @@ function visible(item, container) {
 }
 
 /**
- * The rows (queries) are buttons, the columns (keys) get the weight. `above` puts the columns first, as a
- * source stands above its translation. `onhover(row)` follows pointer and focus, `onselect(row)` a click.
+ * The rows (queries) are buttons, the columns (keys) get the weight; `above` puts the columns first.
+ * `onhover(row)` follows pointer and focus, `onselect(row)` a click.
  */
 export class Lines {
   constructor({ rowName, columnName, onhover, onselect, above = true }) {
     Object.assign(this, { onhover, onselect, rows: [], columns: [], row: -1, shaded: [] });
     this.svg = el("svg", { "aria-hidden": "true" });
-    this.keys = el("div", { class: "side", role: "list", "aria-label": columnName });
-    this.queries = el("div", { class: "side", role: "group", "aria-label": rowName });
-    const names = [el("p", { class: "side-name" }, columnName), el("p", { class: "side-name" }, rowName)];
-    const gap = el("div", { class: "gap" });
+    this.keys = el("div.side", { role: "list", "aria-label": columnName });
+    this.queries = el("div.side", { role: "group", "aria-label": rowName });
+    const names = [el("p.side-name", columnName), el("p.side-name", rowName)];
+    const gap = el("div.gap");
     const parts = above ? [names[0], this.keys, gap, this.queries, names[1]] : [names[1], this.queries, gap, this.keys, names[0]];
     this.above = above;
-    this.node = el("div", { class: "lines" }, parts, this.svg);
+    this.node = el("div.lines", parts, this.svg);
     rove(this.queries, "button");
     new ResizeObserver(() => this.draw()).observe(this.node);
     for (const side of [this.keys, this.queries]) side.addEventListener("scroll", () => this.draw(), { passive: true });
@@ -43,7 +43,7 @@ export class Lines {
       this.keys.replaceChildren(...columns.map((entry) =>
         el("span", { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" }, entry.text)));
       this.queries.replaceChildren(...rows.map((entry, i) => el("button", {
-        class: entry.special ? "word special" : "word", type: "button", dir: "auto", "aria-pressed": "false",
+        class: entry.special ? "word special" : "word", dir: "auto", "aria-pressed": "false",
         tabindex: i === Math.max(0, this.row) ? 0 : -1,
         onpointerenter: () => this.onhover?.(i), onfocus: () => this.onhover?.(i), onclick: () => this.onselect?.(i),
       }, entry.text)));

@@ -1,5 +1,5 @@
 // A matrix of values on a canvas: labels, hover, arrow keys, zoom. Cells are painted once; the canvas shows the part
-// that is scrolled into view, so labels stay in sight and hovering costs the same for 5 and for 500 tokens.
+// that is scrolled into view, so hovering costs the same for 5 and for 500 tokens.
 
 import { el } from "./dom.js";
 
@@ -8,9 +8,10 @@ const LARGEST = 44, SMALLEST = 5, LABEL = 14; // cell sizes in px; below LABEL o
 const STEEP = 22; // px of a cell below which column labels stand steeper
 const SHAPES = 3000; // cells up to which each has a rounded shape of its own
 const FAINT = 0.04; // opacity below which nothing is painted
-const OVERVIEW = 84; // px of the overview of a matrix that is larger than its window
+const WRITTEN = 32, STRONG = 0.1; // px of a cell and weight from which the number is written
+const OVERVIEW = 84; // px of the overview of a large matrix
 
-export const alpha = (w) => (w <= 0 ? 0 : Math.min(1, 0.03 + 0.97 * Math.sqrt(w * Math.sqrt(w))));
+export const alpha = (w) => (w <= 0 ? 0 : Math.min(1, 0.02 + 0.98 * w ** 0.6)); // low weights differ visibly from 0
 
 /** Colours as 32-bit pixels, as ImageData stores them, without opacity. */
 const pixel = (rgb) => rgb.trim().split(" ").reduce((bits, part, i) => bits | (Number(part) << (8 * i)), 0);
@@ -33,16 +34,16 @@ function shorten(context, text, width) {
  * `onselect(row, column)` a click or Enter.
  */
 export class Matrix {
-  constructor({ label, onmove, onselect, largest = LARGEST }) {
+  constructor({ label, onmove, onselect, largest = LARGEST, numbers = false }) {
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "attention matrix",
       "aria-label": `${label}; arrow keys move between cells, plus and minus zoom` });
-    this.space = el("div", {}, this.canvas);
-    this.scroller = el("div", { class: "matrix" }, this.space);
-    const button = (text, name, factor) => el("button", { class: "chip", type: "button", "aria-label": name, onclick: () => this.enlarge(factor) }, text);
-    this.tools = el("div", { class: "zoom", role: "group", "aria-label": "Zoom", hidden: true },
+    this.space = el("div", this.canvas);
+    this.scroller = el("div.matrix", this.space);
+    const button = (text, name, factor) => el("button.chip", { "aria-label": name, onclick: () => this.enlarge(factor) }, text);
+    this.tools = el("div.zoom", { role: "group", "aria-label": "Zoom", hidden: true },
       button("−", "Zoom out", 1 / 1.5), button("fit", "Fit the whole matrix", 0), button("+", "Zoom in", 1.5));
-    this.node = el("div", { class: "matrix-box" }, this.tools, this.scroller);
-    Object.assign(this, { onmove, onselect, largest, rows: [], columns: [], weights: new Float32Array(), row: -1, column: -1, size: 0, marks: [] });
+    this.node = el("div.matrix-box", this.tools, this.scroller);
+    Object.assign(this, { onmove, onselect, largest, numbers, rows: [], columns: [], weights: new Float32Array(), row: -1, column: -1, size: 0, marks: [] });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { if (document.activeElement !== this.canvas) this.move(this.row, -1, false); });
     this.canvas.addEventListener("click", (event) => { if (this.point(event, true) && this.row >= 0) this.onselect?.(this.row, this.column); });
@@ -120,6 +121,7 @@ export class Matrix {
     const base = new OffscreenCanvas(Math.max(1, columns.length * cell * ratio), Math.max(1, rows.length * cell * ratio));
     const context = base.getContext("2d");
     context.scale(ratio, ratio);
+    Object.assign(context, { font: FONT.replace("14", "12"), textAlign: "center", textBaseline: "middle" });
     const space = cell > 10 ? 1.5 : cell > 7 ? 0.5 : 0, round = cell > 16 ? 3 : 0;
     const shape = (x, y, fill) => {
       context.fillStyle = fill;
@@ -136,11 +138,14 @@ export class Matrix {
       }
       if (space) shape(x, y, this.paints.soft);
       if (shaded) shape(x, y, `rgb(${shaded[0]} / ${shaded[1].toFixed(3)})`);
+      if (!this.numbers || this.signed || cell < WRITTEN || value < STRONG) return;
+      context.fillStyle = shaded[1] > 0.6 ? this.paints.card : this.paints.ink;
+      context.fillText(value.toFixed(2), (x + 0.5) * cell, (y + 0.5) * cell);
     }));
     return base;
   }
 
-  /** The matrix as an image of `height` × `width` px; each shows the largest of the values that it stands for. */
+  /** The matrix as an image; each px shows the largest of its values. */
   pixels(height, width) {
     const { rows, columns, weights } = this, largest = new Float32Array(height * width);
     for (let y = 0; y < rows.length; y++) {

@@ -31,18 +31,18 @@ function start() {
 export function view() {
   const { data, options } = start();
   let chosen = { stage: "weights", row: data.words.length - 1, column: 1 };
-  const controls = el("div", { class: "controls" }), inputs = el("div", { class: "tables" }), stages = el("div", { class: "tables" });
-  const trace = el("div", { class: "trace" });
+  const controls = el("div.controls"), inputs = el("div.tables"), stages = el("div.tables");
+  const trace = el("div.trace");
   let result = attend({ ...data, ...options });
 
   function table(caption, note, columns, cell, rowNames = data.words) {
-    return el("div", {}, el("h3", {}, caption, " ", el("span", { class: "dim" }, note)), el("table", { class: "calc", "aria-label": caption },
-      columns ? el("thead", {}, el("tr", {}, el("td"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
-      el("tbody", {}, rowNames.map((word, r) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, word), cell(r))))));
+    return el("div", el("h3", caption, " ", el("span.dim", note)), el("table.calc", { "aria-label": caption },
+      columns ? el("thead", el("tr", el("td"), columns.map((c) => el("th", { scope: "col", dir: "auto" }, c)))) : null,
+      el("tbody", rowNames.map((word, r) => el("tr", el("th", { scope: "row", dir: "auto" }, word), cell(r))))));
   }
 
   function numbers(name, caption, note) {
-    return table(caption, note, null, (r) => data[name][r].map((x, i) => el("td", {}, el("input", {
+    return table(caption, note, null, (r) => data[name][r].map((x, i) => el("td", el("input", {
       type: "number", step: "0.1", value: x, "aria-label": `${name} of ${data.words[r]}, ${i + 1}`, "data-part": name, "data-row": r,
       oninput: (event) => {
         const value = Number(event.target.value);
@@ -56,11 +56,11 @@ export function view() {
   function stage(name, caption, note, values, shade, columns = data.words) {
     return table(caption, note, columns, (r) => values[r].map((x, c) => {
       const masked = name === "masked" && !result.allowed[r][c];
-      const button = el("button", { class: "cell", type: "button", "data-stage": name, "data-row": r, "data-column": c,
+      const button = el("button.cell", { "data-stage": name, "data-row": r, "data-column": c,
         "aria-label": `${caption} ${data.words[r]} ${columns[c]}: ${masked ? "masked" : n(x)}`,
         onpointerenter: () => choose(name, r, c), onfocus: () => choose(name, r, c), onclick: () => choose(name, r, c) }, masked ? "·" : n(x));
       if (shade) button.style.setProperty("--shade", (0.55 * alpha(x)).toFixed(3));
-      return el("td", {}, button);
+      return el("td", button);
     }));
   }
 
@@ -141,13 +141,13 @@ export function view() {
     return choice(name, values.map((value, i) => [i, String(texts[i])]), values.indexOf(options[key]), (i) => { options[key] = values[i]; update(true); });
   };
   const text = el("input", { value: data.words.join(" "), size: 22, dir: "auto", "aria-label": "Two to six words", oninput: () => setWords(text.value) });
-  controls.append(el("label", { class: "field" }, "words ", text),
+  controls.append(el("label.field", "words ", text),
     ...Object.entries(CHOICES).map(select));
   showInputs();
   update();
-  return el("div", {},
-    el("section", { class: "card" }, el("header", {}, el("h2", {}, "Attention, number by number"),
-      el("p", { class: "dim" }, "Change any number; point at a result to see where it comes from.")), controls),
-    el("section", { class: "card" }, inputs),
-    el("section", { class: "card" }, stages, trace));
+  return el("div",
+    el("section.card", el("header", el("h2", "Attention, number by number"),
+      el("p.dim", "Change any number; point at a result to see where it comes from.")), controls),
+    el("section.card", inputs),
+    el("section.card", stages, trace));
 }

@@ -1,40 +1,39 @@
-// The search tree: tokens that hypotheses share are drawn once, on the line of the best of them. A token can be forced.
+// The search tree: what hypotheses share is drawn once. A token can be forced.
 
 import * as api from "./api.js";
 import { marked } from "./difference.js";
-import { announce, chip, el } from "./dom.js";
-import { marksWords, part, percent, probability, token } from "./format.js";
+import { announce, bold, chip, el, errorLine, meter, num } from "./dom.js";
+import { inside, marksWords, part, percent, probability, token } from "./format.js";
 import { alpha } from "./matrix.js";
 import { set, state } from "./state.js";
 
 const LINE = 44, GAP = 26, FONT = "15px Inter, system-ui, 'Noto Sans', 'Noto Sans CJK SC', sans-serif";
 const STATUS = { kept: "kept", ended: "finished", pruned: "pruned" };
+const KINDS = { forced: "forced", before: "kept from before", left: "pruned later" };
 
 // What the frames of tokens mean: class and text.
-const KEY = [["sure", "likely"], ["kept", "in another hypothesis"], ["left", "kept for a while, pruned later"], ["pruned", "pruned at once"],
-  ["forced", "forced"], ["selected", "selected"]];
+const KEY = [["sure", "darker: likelier token"], ["kept", "in another hypothesis"], ["left", "kept for a while, pruned later"], ["pruned", "pruned at once"],
+  ["before", "kept from before"], ["forced", "forced by you"], ["selected", "selected"]];
+const EMPTY = Infinity; // of a line: the first step in use
 
-/** Assign a line to each shown node: first the hypotheses in order, then dropped paths on the first free line. */
+/** Assign a line to each shown node: below a path its branches, those of later steps first, so that no curve passes behind a token. */
 function lines(tree, pruned) {
-  const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map([[0, 0]]), ends = [];
+  const { nodes, hypotheses } = tree, children = nodes.map(() => []), line = new Map(), first = [];
   nodes.forEach((node, i) => { if (i && (pruned || node.status !== "pruned")) children[node.parent].push(i); });
-  hypotheses.forEach(({ nodes: path }, at) => {
-    for (const i of path) if (!line.has(i)) line.set(i, at);
-    ends[at] = Infinity;
-  });
-  const follow = (from) => { // the rest of a path, always by the best child
-    const path = [from];
-    for (let best = children[from][0]; best !== undefined; best = children[best][0]) path.push(best);
-    return path;
+  for (const { nodes: path } of hypotheses.toReversed()) { // what continues the best hypothesis comes first
+    for (const i of path) children[nodes[i].parent].sort((a, b) => (b === i) - (a === i));
+  }
+  const place = (start, above) => {
+    const path = [start];
+    for (let next = children[start][0]; next !== undefined; next = children[next][0]) path.push(next);
+    const last = nodes[path.at(-1)], end = last.status === "ended" ? EMPTY : last.step + 2; // a label, or a gap
+    let at = above + 1;
+    while ((first[at] ?? EMPTY) < end) at++;
+    for (let i = above + 1; i <= at; i++) first[i] = Math.min(first[i] ?? EMPTY, nodes[start].step + (i < at)); // a curve passes
+    for (const i of path) line.set(i, at);
+    for (const i of path.reverse()) for (const branch of children[i].slice(1)) place(branch, at);
   };
-  nodes.forEach((node, i) => {
-    if (line.has(i) || (node.status === "pruned" && !pruned)) return;
-    const path = follow(i).filter((j) => !line.has(j));
-    let at = line.get(node.parent) + 1;
-    while ((ends[at] ?? -1) >= node.step - 1) at++; // a gap, or it would seem to continue what stands before it
-    for (const j of path) line.set(j, at);
-    ends[at] = nodes[path.at(-1)].step;
-  });
+  place(0, -1);
   return { line, children };
 }
 
@@ -43,51 +42,52 @@ const signed = (x) => x.toFixed(3).replace("-", "−");
 const chance = (nodes, i) => Math.exp(nodes[i].logP - nodes[nodes[i].parent].logP);
 
 class Tree {
-  constructor(tree, onchoose) {
-    Object.assign(this, { tree, onchoose, chosen: -1, buttons: new Map() });
+  constructor(tree, pins, onchoose) {
+    Object.assign(this, { tree, pins, onchoose, chosen: -1, buttons: new Map() });
     this.marks = marksWords(tree.nodes.map((node) => node.token));
     this.svg = el("svg", { "aria-hidden": "true" });
-    this.space = el("div", { class: "tree-space", role: "group", "aria-label": "Search tree; arrow keys follow it" });
-    this.node = el("div", { class: "tree", tabindex: -1 }, this.space);
+    this.space = el("div.tree-space", { role: "group", "aria-label": "Search tree; arrow keys follow it" });
+    this.node = el("div.tree", { tabindex: -1 }, this.space);
     this.space.addEventListener("keydown", (event) => this.key(event));
   }
 
   show(pruned) {
-    const { nodes, hypotheses, prefix } = this.tree, { line, children } = lines(this.tree, pruned);
+    const { nodes, hypotheses, prefix } = this.tree, { pins } = this, { line, children } = lines(this.tree, pruned);
     Object.assign(this, { line, children });
     const context = new OffscreenCanvas(1, 1).getContext("2d");
     context.font = FONT;
-    const width = (i) => Math.ceil(context.measureText(part(nodes[i].token, this.marks)).width) + 20;
+    const width = (i) => Math.ceil(context.measureText(part(nodes[i].token, this.marks) + (pins.has(nodes[i].step) ? " forced" : "")).width) + 20;
     const widest = [];
     for (const i of line.keys()) if (i) widest[nodes[i].step] = Math.max(widest[nodes[i].step] ?? 0, width(i));
     const left = [0, 4];
     widest.forEach((wide, step) => { left[step + 1] = left[step] + wide + GAP; });
     const place = (i) => ({ x: left[nodes[i].step], y: line.get(i) * LINE, w: width(i) });
     const best = new Set(hypotheses[0].nodes), final = new Set(hypotheses.flatMap((h) => h.nodes));
+    const lasts = hypotheses.map((h) => h.nodes.at(-1));
     this.buttons.clear();
     const shown = [...line.keys()].filter(Boolean).sort((a, b) => a - b);
     this.space.replaceChildren(this.svg, ...shown.map((i) => {
-      const { x, y } = place(i), node = nodes[i], p = chance(nodes, i), forced = node.step <= prefix.length;
-      const kind = forced ? "forced" : node.status === "pruned" ? "pruned" : best.has(i) ? "best" : final.has(i) ? "kept" : "left";
-      const button = el("button", { class: `node ${kind}`, type: "button", dir: "auto", tabindex: -1, "data-node": i,
-        "aria-label": `${token(node.token)}, probability ${percent(p)}, ${forced ? "forced" : kind === "left" ? "left later" : STATUS[node.status]}`,
-        onclick: () => this.choose(i), onfocus: () => this.choose(i) }, part(node.token, this.marks));
+      const { x, y } = place(i), node = nodes[i], p = chance(nodes, i), forced = pins.has(node.step);
+      const kind = forced ? "forced" : node.step <= prefix.length ? "before" : node.status === "pruned" ? "pruned" : best.has(i) ? "best" : final.has(i) ? "kept" : "left";
+      const button = el("button", { class: `node ${kind}`, dir: "auto", tabindex: -1, "data-node": i,
+        "aria-label": `${token(node.token)}, probability ${percent(p)}, ${KINDS[kind] ?? STATUS[node.status]}`,
+        onclick: () => this.choose(i), onfocus: () => this.choose(i) }, part(node.token, this.marks), forced ? el("small", " forced") : null);
       Object.assign(button.style, { left: `${x}px`, top: `${y}px` });
-      if (kind !== "pruned") button.style.setProperty("--shade", (alpha(p) * 0.32).toFixed(3));
+      if (kind !== "pruned" && kind !== "before") button.style.setProperty("--shade", (alpha(p) * 0.32).toFixed(3));
       this.buttons.set(i, button);
       return button;
-    }), ...hypotheses.map((hypothesis, at) => {
-      const last = place(hypothesis.nodes.at(-1));
-      const score = el("span", { class: "score num" }, signed(hypothesis.score));
-      Object.assign(score.style, { left: `${last.x + last.w + 12}px`, top: `${at * LINE}px` });
-      return score;
+    }), ...shown.filter((i) => nodes[i].status === "ended" || lasts.includes(i)).map((i) => {
+      const { x, y, w } = place(i), rank = lasts.indexOf(i), score = rank < 0 ? nodes[i].score : hypotheses[rank].score;
+      const label = el("span.score", num(signed(score)), rank ? ` ${nodes[i].status === "ended" ? "finished" : "not finished"}, ${rank < 0 ? "pruned" : "not best"}` : " best");
+      Object.assign(label.style, { left: `${x + w + 12}px`, top: `${y}px` });
+      return label;
     }));
     const last = (i) => (best.has(i) ? 1 : 0); // the best path lies above the others
     this.svg.replaceChildren(...shown.filter((i) => nodes[i].parent > 0).sort((a, b) => last(a) - last(b)).map((i) => {
       const a = place(nodes[i].parent), b = place(i), x = a.x + a.w, y = a.y + 16, v = b.y + 16, middle = Math.max(x, b.x - GAP);
       return el("path", { class: best.has(i) ? "best" : "", d: `M${x} ${y}H${middle}C${middle + 14} ${y} ${b.x - 14} ${v} ${b.x} ${v}` });
     }));
-    this.space.style.width = `${left.at(-1) + 90}px`;
+    this.space.style.width = `${left.at(-1) + 180}px`;
     this.space.style.height = `${(Math.max(...line.values()) + 1) * LINE}px`;
     this.mark();
   }
@@ -131,33 +131,32 @@ class Tree {
 function alternatives(tree, i, force) {
   const { nodes } = tree, { parent } = nodes[i];
   const found = nodes.map((node, at) => at).filter((at) => at && nodes[at].parent === parent).sort((a, b) => nodes[b].logP - nodes[a].logP);
-  return el("table", { class: "choices" },
-    el("thead", { class: "hidden" }, el("tr", {}, ["token", "probability", "status", "action"].map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, found.map((at) => {
-      const p = chance(nodes, at), bar = el("i"), text = token(nodes[at].token);
-      bar.style.width = `${100 * p}%`;
-      return el("tr", {}, el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
-        el("td", {}, el("span", { class: "meter" }, bar), el("span", { class: "num" }, percent(p))),
-        el("td", { class: "dim" }, STATUS[nodes[at].status]),
-        el("td", {}, el("button", { class: "chip", type: "button", "aria-label": `Force ${text}`, onclick: () => force(at) }, "force")));
+  return el("table.choices",
+    el("thead", el("tr", ["token", "its probability here", "status", ""].map((name) => el(name ? "th" : "td", { scope: name ? "col" : null }, name)))),
+    el("tbody", found.map((at) => {
+      const p = chance(nodes, at), text = token(nodes[at].token);
+      return el("tr", el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
+        el("td", meter(p), num(percent(p))),
+        el("td.dim", STATUS[nodes[at].status]),
+        el("td", el("button.chip", { "aria-label": `Force ${text}`, onclick: () => force(at) }, "force")));
     })));
 }
 
 export function view(run, model, { request, force }) {
-  const space = el("div", {}), panel = el("div", { class: "panel" }), result = el("div", { class: "result" }), filter = el("div", { class: "controls" });
-  const error = el("p", { class: "error", role: "alert", hidden: true });
-  const key = el("p", { class: "legend dim", id: "search-key" });
-  const forced = state.prefix.split(",").filter(Boolean).map(Number);
+  const space = el("div"), panel = el("div.panel"), result = el("div.result"), filter = el("div.controls");
+  const [error, fail] = errorLine();
+  const key = el("p.legend.dim", { id: "search-key" }), how = el("p.dim");
+  const numbers = (text) => text.split(",").filter(Boolean).map(Number), forced = numbers(state.prefix);
+  const pins = new Set(forced.length ? numbers(state.pins || String(forced.length)) : []); // steps that the user forced
   let tree = null, drawn = null;
 
   const path = (i) => { const ids = []; for (let at = i; at > 0; at = tree.nodes[at].parent) ids.unshift(tree.nodes[at].id); return ids; };
-  const fail = (problem) => { error.textContent = problem.message; error.hidden = false; };
 
   async function type(i, text) {
     error.hidden = true;
     if (!text.trim()) return fail(new Error("Type a word to force."));
     try {
-      force((await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text })).prefix);
+      force((await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text })).prefix, tree.nodes[i].step);
     } catch (problem) { fail(problem); }
   }
 
@@ -166,27 +165,28 @@ export function view(run, model, { request, force }) {
     set({ node: i });
     const before = node.parent > 0 ? token(tree.nodes[node.parent].token) : null;
     panel.replaceChildren(
-      el("h3", {}, "In place of ", el("b", { dir: "auto" }, token(node.token)), before ? el("span", { class: "dim" }, " after ", el("span", { dir: "auto" }, before)) : ""),
-      el("p", { class: "dim" }, `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; score of the hypothesis so far ${signed(node.score)}, log p ${signed(node.logP)}`),
-      alternatives(tree, i, (at) => force(path(at))),
-      el("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); type(i, input.value); } },
-        el("label", { class: "field" }, "another word ", input), el("button", { class: "chip", type: "submit" }, "force")));
+      el("h3", "In place of ", bold(token(node.token)), before ? el("span.dim", " after ", el("span", { dir: "auto" }, before)) : ""),
+      el("p.dim", `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; of the whole path so far: log p ${signed(node.logP)}, score ${signed(node.score)}`),
+      alternatives(tree, i, (at) => force(path(at), node.step)),
+      el("form.controls", { onsubmit: (event) => { event.preventDefault(); type(i, input.value); } },
+        el("label.field", "another word ", input), el("button.chip", { type: "submit" }, "force")));
     announce(`${token(node.token)}, probability ${percent(chance(tree.nodes, i))}, ${STATUS[node.status]}`);
   }
 
   function outputs(original) {
-    const side = (name, best, other) => el("section", {}, el("h3", { class: "dim" }, name),
-      el("p", { class: "answer", dir: "auto" }, ...marked(other.text, best.text)),
-      el("p", { class: "dim" }, "probability ", el("span", { class: "num" }, probability(best.logP)), ", score ", el("span", { class: "num" }, signed(best.score))));
-    const [a, b] = [original.hypotheses[0], tree.hypotheses[0]];
-    result.replaceChildren(el("div", { class: "pair" }, side("as the model searched", a, b), side("from the forced tokens", b, a)));
+    const side = (name, best, other) => el("section", el("h3.dim", name),
+      el("p.answer", { dir: "auto" }, ...marked(other.text, best.text)),
+      el("p.dim", "probability ", num(probability(best.logP)), ", score ", num(signed(best.score))));
+    const [a, b] = [original.hypotheses[0], tree.hypotheses[0]], at = (step) => tree.nodes[b.nodes[step - 1]];
+    const words = [...pins].filter(at).map((step) => token(at(step).token)).join(" ");
+    result.replaceChildren(el("div.pair", side("as the model searched", a, b), side(`with “${inside(words)}” forced; underlined words differ`, b, a)));
     announce(`with forced tokens the output is ${b.text}`);
   }
 
   function showFilter() {
     filter.replaceChildren(chip("show all pruned tokens", state.pruned !== "", () => { set({ pruned: state.pruned ? "" : "1" }); showFilter(); drawn.show(state.pruned !== ""); }));
-    const sign = ([kind, text]) => el("span", {}, el("span", { class: `node ${kind}` }, "token"), text);
-    key.replaceChildren(...KEY.filter(([kind]) => (kind !== "forced" || forced.length) && (kind !== "pruned" || state.pruned)).map(sign));
+    const sign = ([kind, text]) => el("span", el("span", { class: `node ${kind}` }, "token"), text);
+    key.replaceChildren(...KEY.filter(([kind]) => (!["forced", "before"].includes(kind) || drawn.node.querySelector(`.${kind}`)) && (kind !== "pruned" || state.pruned)).map(sign));
   }
 
   async function load() {
@@ -194,20 +194,22 @@ export function view(run, model, { request, force }) {
     if (forced.length) searches.push(api.search(request()));
     const [found, original] = await Promise.all(searches);
     tree = found;
-    drawn = new Tree(tree, choose);
+    drawn = new Tree(tree, pins, choose);
     space.replaceChildren(drawn.node);
-    showFilter();
     drawn.show(state.pruned !== "");
+    showFilter();
+    how.textContent = `Beam size ${tree.beam}${tree.beam > 1 ? "" : " (greedy search)"}. The best hypothesis is on top; the number at an end is its score, log p per token.`;
     if (original) outputs(original);
     const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
     const doubt = free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
-    if (doubt) drawn.choose(state.node !== "" && Number(state.node) > 0 && Number(state.node) < tree.nodes.length ? Number(state.node) : doubt);
+    const asked = Number(state.node);
+    if (doubt) drawn.choose(asked > 0 && asked < tree.nodes.length ? asked : doubt);
     drawn.reveal();
   }
 
   load().catch(fail);
-  return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, "What the search kept and pruned"),
-      el("p", { class: "dim" }, "Left to right; the best hypothesis on top, others from where they differ. The number is the score: log p per token.")),
-    result, error, el("div", { class: "controls spread" }, el("p", {}, "Click a token to force another one there."), filter), key, space, panel);
+  return el("section.card",
+    el("header", el("h2", "What the search kept and pruned"),
+      how),
+    result, error, el("div.controls.spread", el("p", "Click a token to force another one there."), filter), key, space, panel);
 }

@@ -1,11 +1,11 @@
-// How far attention explains one output: faithfulness measures, each with a sentence that interprets its value.
+// How far attention explains one output: faithfulness measures in numbers and words.
 
 import * as api from "./api.js";
-import { announce, choice, el, rove } from "./dom.js";
+import { announce, bold, choice, el, meter, num, rove } from "./dom.js";
 import { mapName, marksWords, part, percent, token, weight } from "./format.js";
 import { set, state } from "./state.js";
 
-const SHORT = 40; // for longer texts the line beside a picture shows only a button; computing it takes too long
+const SHORT = 40; // for longer texts the line beside a picture is only a button
 const KINDS = { translate: ["cross"], generate: ["decoder"] };
 const explains = (run, map) => run.task !== "embed" && (KINDS[run.task] ?? ["encoder", "pooling", "decoder"]).includes(map.kind);
 const COLUMNS = { attention: "attention", gradient: "gradient × input", leave_one_out: "leave-one-out" };
@@ -29,52 +29,51 @@ function chosen(run) {
 
 const value = (x) => (x === null ? "–" : x.toFixed(2).replace("-", "−"));
 
-/** A bar from 0 to a value of at most 1. */
-function meter(x) {
-  const bar = el("i");
-  bar.style.width = `${100 * Math.min(1, x)}%`;
-  return el("span", { class: "meter" }, bar);
-}
-
-/** A bar from 0 to a value, over the band of chance, on a scale from `lowest` (or the value) to 1. */
-function gauge(x, band, lowest) {
+/** A bar from 0 to a value over the band of chance, and its limit, on a scale from `lowest` (or the value) to 1. */
+function gauge(x, band, lowest, name) {
   const low = Math.min(lowest, x ?? 0), at = (y) => (100 * (Math.max(low, Math.min(1, y)) - low)) / (1 - low);
   const part = (kind, from, to) => {
     const node = el("i", { class: kind });
     Object.assign(node.style, { left: `${at(from)}%`, width: `${at(to) - at(from)}%` });
     return node;
   };
-  return el("span", { class: "gauge", "aria-hidden": "true" }, band ? part("chance", ...band) : null,
+  const bar = el("span.gauge", { "aria-hidden": "true" }, band ? part("chance", ...band) : null,
     x === null ? null : part("value", Math.min(0, x), Math.max(0, x)), part("zero", 0, 0));
+  if (!band) return [bar];
+  const limit = band[name === "sufficiency" ? 0 : 1], right = at(limit) > 50;
+  const edge = el(`span.edge${right ? ".right" : ""}`, `${name.startsWith("change") ? "too little" : "chance"} ${name === "sufficiency" ? "≥" : "≤"} ${value(limit)}`);
+  edge.style[right ? "right" : "left"] = `${right ? 100 - at(limit) : at(limit)}%`;
+  return [bar, el("span.edges", edge)];
 }
 
-function figure({ name, title, value: x, band, beyond, scale, reading }) {
-  return el("div", { class: "figure", "data-figure": name, "data-beyond": beyond }, el("h3", {}, title), gauge(x, band, name.startsWith("tau") ? -1 : 0),
-    el("span", {}, el("span", { class: "num" }, value(x)), beyond === null ? "" : el("b", { class: "sign", role: "img", "aria-label": beyond ? "beyond chance" : "not beyond chance" }, beyond ? " ✓" : " –")), el("p", {}, reading), el("p", { class: "dim" }, scale));
+function figure({ name, title, value: x, band, beyond, mark, scale, reading }) {
+  const [bar, edges] = gauge(x, band, name.startsWith("tau") ? -1 : 0, name);
+  return el("div.figure", { "data-figure": name, "data-beyond": beyond }, el("h3", title), bar, num(value(x)), edges,
+    el("p.mark", mark), el("p", reading), el("p.dim", scale));
 }
 
 /** The verdict on all figures. */
-const judged = ({ claim, reason }) => [el("b", { dir: "auto" }, claim), `: ${reason}.`];
+const judged = ({ claim, reason }) => [bold(claim), `: ${reason}.`];
 
-/** Tokens of the input with their importance by three measures, each column scaled to its largest value. */
+/** The importance of tokens by three measures, each scaled to its largest value. */
 function scores({ tokens, scores: by }) {
   const names = Object.keys(COLUMNS).filter((name) => by[name]), most = names.map((name) => Math.max(...by[name].map(Math.abs), 1e-12));
-  return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Importance of the tokens" }, el("table", { class: "choices" },
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "token"), names.map((name) => el("th", { scope: "col" }, COLUMNS[name])))),
-    el("tbody", {}, tokens.map((text, i) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, token(text)),
-      names.map((name, n) => el("td", {}, meter(by[name][i] / most[n]), el("span", { class: "num" }, weight(Math.abs(by[name][i]))))))))));
+  return el("div.scroll", { tabindex: 0, role: "group", "aria-label": "Importance of the tokens" }, el("table.choices",
+    el("thead", el("tr", el("th", { scope: "col" }, "token"), names.map((name) => el("th", { scope: "col" }, COLUMNS[name])))),
+    el("tbody", tokens.map((text, i) => el("tr", el("th", { scope: "row", dir: "auto" }, token(text)),
+      names.map((name, n) => el("td", meter(by[name][i] / most[n]), num(weight(Math.abs(by[name][i]))))))))));
 }
 
 export function view(run, model) {
   const maps = run.maps.filter((map) => explains(run, map));
-  const words = el("div", { class: "side", role: "group", "aria-label": "Output to explain" }), body = el("div", { "aria-live": "polite" });
-  const title = el("h2", {}), sub = el("p", { class: "dim" });
+  const words = el("div.side", { role: "group", "aria-label": "Output to explain" }), body = el("div", { "aria-live": "polite" });
+  const title = el("h2"), sub = el("p.dim");
   let row = chosen(run), attention = maps.some((map) => map.name === state.attention) ? state.attention : "";
   rove(words, "button");
 
   function showWords() {
-    words.replaceChildren(...outputs(run).map(([i, text]) => el("button", { class: "word", type: "button", dir: "auto",
-      "aria-pressed": String(i === row), tabindex: i === row ? 0 : -1,
+    words.replaceChildren(...outputs(run).map(([i, text]) => el("button.word", { dir: "auto",
+      "aria-pressed": i === row, tabindex: i === row ? 0 : -1,
       onclick: () => { row = i; set({ token: i }); load(); words.querySelector("[aria-pressed=true]").focus(); } }, text)));
   }
 
@@ -87,40 +86,48 @@ export function view(run, model) {
       if (mine !== row) return;
       if (found.reason) {
         title.textContent = "Does attention explain the output?";
-        body.replaceChildren(el("p", { class: "empty" }, found.reason));
+        body.replaceChildren(el("p.empty", found.reason));
         return;
       }
-      title.replaceChildren("Does attention explain ", el("b", { dir: "auto" }, found.prediction), "?");
+      const tested = found.attention.at(-1);
+      select.querySelector("select").value = tested;
+      title.replaceChildren("Does attention explain ", bold(found.prediction), "?");
       sub.textContent = `The model gave it a probability of ${percent(found.probability)}.${outputs(run).length > 1 ? " Click another one below." : ""}`;
-      body.replaceChildren(el("p", { class: "notice", id: "verdict", "data-grade": found.verdict.grade }, judged(found.verdict)),
-        el("p", { class: "legend dim" }, el("i", { class: "chance" }), "what chance would give, or for changes of the output, too little to count. ✓ speaks for attention, – does not."),
-        el("div", { class: "figures" }, found.figures.map(figure)),
-        el("h3", {}, "Importance of each token, by three measures"), scores(found));
+      body.replaceChildren(el("p.notice", { id: "verdict", "data-grade": found.verdict.grade }, judged(found.verdict), ` This concerns one token of this text and ${mapName(maps.find((map) => map.name === tested) ?? maps.at(-1), "mean")}.`),
+        el("p.legend.dim", el("i.chance"), "what chance would give, or too little to count", ranked(found)),
+        el("div.figures", found.figures.map(figure)),
+        el("h3", "Importance of each token, by three measures"), scores(found));
       announce(`${found.verdict.claim}: ${found.verdict.reason}`);
     } catch (error) {
-      body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message));
+      body.replaceChildren(el("p.error", { role: "alert" }, error.message));
     } finally { body.removeAttribute("aria-busy"); }
   }
 
+  function ranked({ tokens }) {
+    const all = run.sides[maps[0].columnSide].tokens.length;
+    return `. Figures rank ${tokens.length} tokens${tokens.length < all ? `, of ${all}: “end” and the like are no part of the text` : ""}.`;
+  }
+
+  const select = choice("attention", maps.map((map) => [map.name, mapName(map)]), attention, (to) => { attention = to; set({ attention }); load(); });
   load();
-  const name = (map) => [map.name, mapName(map)];
-  return el("section", { class: "card trust" }, el("header", {}, title, sub, el("div", { class: "controls" },
-    maps.length > 1 ? choice("attention", [["", "last layer"], ...maps.map(name)], attention, (to) => { attention = to; set({ attention }); load(); }) : null)), words, body);
+  return el("section.card.trust", el("header", title, sub, el("div.controls",
+    maps.length > 1 ? select : null)), words, body);
 }
 
 let waiting = 0;
-/** Write the line beside a picture: the verdict on this attention map for the chosen output. */
-export function updateLine(node, run, map, show) {
-  const link = el("button", { class: "chip", type: "button", onclick: () => show("trust") }, "all figures");
+export function updateLine(node, run, map, head, show) {
+  const alone = head === "mean" || map.heads < 2;
+  const link = el("button.chip", { onclick: () => show("trust") }, "all figures");
   clearTimeout(waiting);
   node.replaceChildren();
   if (!explains(run, map)) return;
-  if (map.columns > SHORT) { node.replaceChildren("Can you trust this layer? ", link); return; }
+  const asked = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
+  if (map.columns > SHORT) { node.replaceChildren(asked, link); return; }
   waiting = setTimeout(async () => {
     try {
       const { reason, verdict } = await api.trust(run, chosen(run), map.name);
       if (reason) { node.textContent = reason; return; }
-      node.replaceChildren("Can you trust this layer? ", ...judged(verdict), " ", link);
+      node.replaceChildren(asked, ...judged(verdict), " ", link);
     } catch (error) { node.textContent = error.message; }
   }, 350);
 }

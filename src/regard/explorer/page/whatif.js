@@ -1,87 +1,74 @@
 // Change attention and run the text again: both outputs and their probabilities side by side.
 
 import * as api from "./api.js";
-import { marked } from "./difference.js";
-import { announce, choice, el } from "./dom.js";
+import { answer } from "./difference.js";
+import { announce, bold, choice, el, errorLine, legend, meter, num } from "./dom.js";
 import { draggable, kendall, reweighted } from "./drag.js";
 import { mapName, percent, probability } from "./format.js";
 import { Matrix } from "./matrix.js";
-import { set, state, stored } from "./state.js";
+import { mapIndex, set, stored } from "./state.js";
 import { axes, entries, readRow } from "./words.js";
 
 const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one token" };
 
 function bars(probabilities) {
-  return el("div", { class: "bars" }, Object.entries(probabilities).slice(0, 6).flatMap(([label, p]) => {
-    const bar = el("i");
-    bar.style.width = `${100 * p}%`;
-    return [el("span", {}, label), el("span", {}, bar), el("span", { class: "num" }, percent(p))];
-  }));
+  return el("div.bars", Object.entries(probabilities).slice(0, 6).flatMap(([label, p]) => [el("span", label), meter(p), num(percent(p))]));
 }
 
 function outcome(name, output, other) {
-  const answer = (...content) => el("p", { class: "answer", dir: "auto" }, ...content);
-  const body = [];
-  if ("probabilities" in output) body.push(answer(output.label || "(no label)"), bars(output.probabilities));
-  else if ("tags" in output) {
-    body.push(answer(...output.words.flatMap((word, i) => [i ? " " : "", word,
-      output.tags[i] === "O" && other.tags[i] === "O" ? "" :
-        el("span", { class: "tag" }, other.tags[i] === output.tags[i] ? output.tags[i] : el("ins", {}, output.tags[i]))])));
-  } else if ("width" in output) body.push(answer(`a vector of ${output.width} numbers`));
-  else body.push(answer(...marked(other.text, output.text)));
-  return el("section", {}, el("h3", { class: "dim" }, name), ...body);
+  return el("section", el("h3.dim", name), answer(output, other), "probabilities" in output ? bars(output.probabilities) : null);
 }
 
-/** How the outputs were found, and why a likelier one was missed. */
+/** Which output is likelier, and why the search missed it. */
 export function searched({ text, comparison: compared }, before, beam) {
   if (text === undefined || !compared) return null;
-  const [how, why] = beam === 1 ? ["greedy search", "greedy search takes the likeliest token of each step and never goes back"]
-    : [`beam search with ${beam} hypotheses`, `beam search keeps ${beam} beginnings at each step and ranks them by log p per token`];
-  const { original, changed } = compared, found = [];
-  if (original.edited > changed.edited) found.push(["With changed attention", before.text]);
-  if (changed.plain > original.plain) found.push(["With attention as it is", text]);
-  const missed = found.flatMap(([when, likelier]) => [` ${when} “`, el("span", { dir: "auto" }, likelier), `” would be likelier, but was not found: ${why}.`]);
-  return el("p", { class: "dim", id: "searched" }, `Both outputs are from ${how}.`, missed);
+  const [how, why] = beam === 1 ? ["greedy search", "it takes the likeliest token of each step and never goes back"]
+    : [`beam search with ${beam} hypotheses`, `it keeps ${beam} beginnings at each step and ranks them by log p per token`];
+  const { original, changed } = compared, missed = [original.edited > changed.edited, changed.plain > original.plain];
+  const likelier = missed[0] && missed[1] ? "Each output is likelier in the other column" : `The ${missed[0] ? "original" : "changed"} output is likelier in both columns`;
+  return el("p", { id: "searched" }, missed.includes(true) ? `${likelier}; ${how} missed it: ${why}.`
+    : `Both outputs are from ${how}${text === before.text ? "" : "; each is the likelier one in its own column"}.`);
 }
 
 function comparison(output) {
-  if ("cosine" in output) return el("p", {}, "cosine of the two vectors ", el("span", { class: "num" }, output.cosine.toFixed(4)));
+  if ("cosine" in output) return el("p", "cosine of the two vectors ", num(output.cosine.toFixed(4)));
   if (!output.comparison) return null;
   const { original, changed } = output.comparison;
   const same = original.plain === changed.plain && original.edited === changed.edited;
-  const cell = (logP) => el("td", { class: "num" }, probability(logP));
-  return el("table", {},
-    el("thead", {}, el("tr", {}, el("th", {}, "probability of"), el("th", { scope: "col" }, "attention as it is"), el("th", { scope: "col" }, "attention changed"))),
-    el("tbody", {},
-      el("tr", {}, el("th", { scope: "row" }, same ? "the output" : "the original output"), cell(original.plain), cell(original.edited)),
-      same ? null : el("tr", {}, el("th", { scope: "row" }, "the changed output"), cell(changed.plain), cell(changed.edited))));
+  const cell = (logP, other) => el("td.num", logP > other ? el("b", probability(logP)) : probability(logP));
+  return el("table",
+    el("thead", el("tr", el("th", "probability of"), el("th", { scope: "col" }, "attention as it is"), el("th", { scope: "col" }, "attention changed"))),
+    el("tbody",
+      el("tr", el("th", { scope: "row" }, same ? "the output" : "the original output"), cell(original.plain, changed.plain), cell(original.edited, changed.edited)),
+      same ? null : el("tr", el("th", { scope: "row" }, "the changed output"), cell(changed.plain, original.plain), cell(changed.edited, original.edited))));
 }
 
 /** The changed map before and after: of the changed head, or the mean of all heads. */
-function pictures(before, after, { map: name, head = "mean" }) {
-  return el("div", { class: "pair" }, [before, after].map((run) => {
+function pictures(runs, before, { map: name, head = "mean" }) {
+  return runs.map((run) => {
     const index = run.maps.findIndex((map) => map.name === name), map = run.maps[index];
-    if (!map) return el("p", { class: "dim" }, "This attention did not run.");
+    if (!map) return el("p.dim", "This attention did not run.");
     const [rows, columns] = axes(run, map, "tokens"); // of words, uniform weights would not look uniform
-    const sub = el("p", { class: "reading dim" }, "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed";
+    const sub = el("p.reading.dim", "Point at a row to read it."), title = run === before ? "Attention as it is" : "Attention changed", key = legend();
     const matrix = new Matrix({ label: title, largest: 34, onmove: (row) => readRow(sub, matrix.weights, rows, columns, row, -1, 3) });
-    api.head(run, index, head).then((weights) => matrix.show(weights, rows, columns))
-      .catch((error) => { sub.textContent = error.message; });
-    return el("section", {}, el("h3", {}, title), el("p", { class: "dim" }, mapName(map, head)), sub, matrix.node);
-  }));
+    api.head(run, index, head).then((weights) => {
+      matrix.show(weights, rows, columns);
+      if (weights[0] && weights.every((w) => Math.abs(w - weights[0]) < 1e-4)) key.append(el("span", `each weight 1/${Math.round(1 / weights[0])} = ${weights[0].toFixed(2)}`));
+    }).catch((error) => { sub.textContent = error.message; });
+    return el("section", el("h3", title), el("p.dim", mapName(map, head)), sub, matrix.node, key);
+  });
 }
 
 export function view(run, model, { runAgain }) {
   const cross = run.maps.findLastIndex((map) => map.kind === "cross");
-  const draft = { map: state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : Math.max(cross, 0),
-    head: "all", row: "all", change: "uniform", key: 0 };
+  const draft = { map: mapIndex(run, Math.max(cross, 0)), head: "all", row: "all", change: "uniform", key: 0 };
   const tokens = (side) => entries(run.sides[side], "tokens"), changes = restored();
-  const form = el("div", { class: "controls" }), list = el("ul", { class: "list" }), result = el("div", { class: "result" });
-  const error = el("p", { class: "error", role: "alert", hidden: true }), space = el("div", {});
+  const form = el("div.controls"), list = el("ul.list"), result = el("div.result");
+  const [error, fail] = errorLine(), space = el("div");
   const matrix = new Matrix({ label: "Attention weights; drag a cell up or down, or press Shift and an arrow, to change its weight" });
   draggable(matrix, drag);
-  const maps = el("div", {}), shown = el("h3", {});
-  const body = el("div", { class: "flow whatif" }, space, el("div", {}, list, error, result));
+  const maps = el("div.triple", { id: "maps" }), shown = el("h3");
+  const body = el("div.flow.whatif", space, el("div", list, error, result, maps));
   const counted = new Map(); // leave-one-out scores by row
   let busy = false, again = false;
 
@@ -94,7 +81,7 @@ export function view(run, model, { runAgain }) {
 
   function described({ map: mapped, head = null, row = null, change, key }) {
     const map = run.maps.find((m) => m.name === mapped);
-    return [mapName(map, head), row === null ? null : `row ${tokens(map.rowSide)[row]?.text}`,
+    return [mapName(map, head), head === null && map.heads > 1 ? "all heads" : null, row === null ? (map.rowsEditable ? "all rows" : null) : `row ${tokens(map.rowSide)[row]?.text}`,
       change === "weights" ? "dragged" : change === "pin" ? `pinned to ${tokens(map.columnSide)[key]?.text}` : change].filter(Boolean).join(", ");
   }
 
@@ -109,7 +96,7 @@ export function view(run, model, { runAgain }) {
       ...(map.rowsEditable ? [choice("row", [["all", "all"], ...rows.map(place)], draft.row, update("row"))] : []),
       choice("change", Object.entries(CHANGES), draft.change, update("change"), true),
       ...(draft.change === "pin" ? [choice("to", columns.map(place), draft.key, update("key"))] : []),
-      el("button", { class: "primary", type: "button", onclick: add }, "Change and run again"));
+      el("button.primary", { onclick: add }, "Change and run again"));
     space.hidden = !map.rowsEditable;
     body.classList.toggle("stacked", space.hidden || columns.length > 24);
     if (map.rowsEditable) showMatrix(map, rows, columns);
@@ -122,14 +109,9 @@ export function view(run, model, { runAgain }) {
       for (const { request } of changes) {
         if (request.change === "weights" && request.map === map.name && (request.head ?? "all") === numbered(draft.head)) weights.set(request.weights, request.row * map.columns);
       }
-      shown.textContent = mapName(map, draft.head === "all" ? "mean" : draft.head);
+      shown.textContent = `Edit here: ${mapName(map, draft.head === "all" ? "mean" : draft.head)}`;
       matrix.show(weights, rows, columns);
     } catch (problem) { fail(problem); }
-  }
-
-  function fail(problem) {
-    error.textContent = problem.message;
-    error.hidden = false;
   }
 
   function drag(row, column, weight) {
@@ -147,7 +129,7 @@ export function view(run, model, { runAgain }) {
     decode();
   }
 
-  /** How far attention to the source, as it is and as dragged, agrees with what each source token counts for. */
+  /** How far weights, as they are and as dragged, agree with what each source token counts for. */
   async function figure({ map: mapName, head = "mean", row, weights }) {
     const index = run.maps.findIndex((m) => m.name === mapName), map = run.maps[index];
     if (map.kind !== "cross" || run.task !== "translate") return null;
@@ -156,8 +138,8 @@ export function view(run, model, { runAgain }) {
     if (!scores) return null;
     const before = await api.head(run, index, head);
     const tau = (values) => kendall(values.slice(0, scores.length), scores)?.toFixed(2) ?? "not defined";
-    const number = (values) => el("span", { class: "num" }, tau(values)), word = (side, i) => el("b", { dir: "auto" }, tokens(side)[i].text);
-    return el("p", { class: "dim", id: "leave-one-out" }, "Leave-one-out: the prediction of ", word("target", row), " changes most without ",
+    const number = (values) => num(tau(values)), word = (side, i) => bold(tokens(side)[i].text);
+    return el("p.dim", { id: "leave-one-out" }, "Leave-one-out: the prediction of ", word("target", row), " changes most without ",
       word("source", scores.indexOf(Math.max(...scores))), ". Agreement (Kendall’s τ) of the weights with all such changes: ",
       number(before.subarray(row * map.columns)), " as they are, ", number(weights), " changed.");
   }
@@ -170,10 +152,13 @@ export function view(run, model, { runAgain }) {
     decode(true);
   }
 
+  /** Whether the map of a change is the one to edit. */
+  const sameAsEdited = ({ map, head = "all" }) => !space.hidden && run.maps[draft.map].name === map && numbered(draft.head) === head;
+
   function showList() {
     set({ changes: changes.length ? JSON.stringify(changes.map(({ request }) => request)) : "" });
-    list.replaceChildren(...changes.map((change, i) => el("li", {}, el("span", { dir: "auto" }, change.text),
-      el("button", { type: "button", "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); showForm(); } }, "×"))));
+    list.replaceChildren(...changes.map((change, i) => el("li", el("span", { dir: "auto" }, change.text),
+      el("button", { "aria-label": `Remove ${change.text}`, onclick: () => { changes.splice(i, 1); decode(); showForm(); } }, "×"))));
   }
 
   /** Run again with all changes; while a run is under way, only the last call counts. */
@@ -196,9 +181,9 @@ export function view(run, model, { runAgain }) {
       const below = request.change === "weights" ? el("div") : null;
       const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
       const left = outcome("attention as it is", run.output, after.output), right = outcome("attention changed", after.output, run.output);
-      result.replaceChildren(el("div", { class: "pair" }, left, right), el("p", { class: "dim verdict" }, same ? "The output stays the same." : "The output changes."),
-        ...[comparison(after.output), searched(after.output, run.output, run.request.beam ?? 1), below].filter(Boolean));
-      maps.replaceChildren(...(request.change === "weights" ? [] : [pictures(run, after, request)]));
+      result.replaceChildren(el("div.pair", left, right), el("p.dim.verdict", same ? "The output stays the same." : "The output changes; underlined words differ."),
+        ...[searched(after.output, run.output, run.request.beam ?? 1), comparison(after.output), below].filter(Boolean));
+      maps.replaceChildren(...(request.change === "weights" ? [] : pictures(sameAsEdited(request) ? [after] : [run, after], run, request)));
       if (request.change === "weights") figure(request).then((found) => below.replaceChildren(...[found].filter(Boolean)), fail);
       announce(same ? "The output stays the same." : `The output changes to ${after.output.text ?? after.output.label ?? ""}`);
     } catch (problem) {
@@ -208,13 +193,13 @@ export function view(run, model, { runAgain }) {
     result.removeAttribute("aria-busy");
   }
 
-  space.append(shown, el("p", { class: "dim" }, "Drag a cell up or down to change its weight: the others of its row keep their proportions."), matrix.node);
+  space.append(shown, el("p.dim", "Attention as it is. Drag a cell up or down to change its weight: the others of its row keep their proportions."), matrix.node);
   showForm();
   if (changes.length) decode();
-  return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, "What if the model attended elsewhere?"),
-      el("p", { class: "dim" }, "Change attention weights, and the model runs again with them.")),
-    form, body, maps);
+  return el("section.card",
+    el("header", el("h2", "What if the model attended elsewhere?"),
+      el("p.dim", "Change attention weights, and the model runs again with them.")),
+    form, body);
 }
 
 const numbered = (head) => (head === "all" ? head : Number(head));

@@ -1,6 +1,6 @@
 // Tokens merged into words: weights are summed over the columns of a word and averaged over its rows.
 
-import { announce, el } from "./dom.js";
+import { announce, bold } from "./dom.js";
 import { inside, reading, token, weight } from "./format.js";
 
 /** The entries of a side: words, or single tokens. */
@@ -31,11 +31,19 @@ export function merge(weights, columnCount, rows, columns) {
   return merged;
 }
 
-/** Write into `node`, and announce, what a row attends to; with the exact weight of a column if one is chosen. */
+/** The text of an entry, with a number if there are several: "to (2nd)". */
+function called(all, i) {
+  const same = all.filter(({ text }) => text === all[i].text), at = same.indexOf(all[i]) + 1;
+  return same.length < 2 ? all[i].text : `${all[i].text} (${at}${["st", "nd", "rd"][at - 1] ?? "th"})`;
+}
+
+/** Write into `node`, and announce, what a row attends to, and the weight of a chosen column. */
 export function readRow(node, data, rows, columns, row, column, count = 4) {
   const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-  const [name, text] = reading(rows[row].text, values, columns.map((c) => c.text), count);
-  const exact = column < 0 ? "" : `${inside(columns[column].text)}: ${weight(values[column])}`;
-  node.replaceChildren(el("b", { dir: "auto" }, name), ` attends to ${text}${exact && ` — ${exact}`}`);
+  const [name, text, listed] = reading(called(rows, row), values, columns.map((_, i) => called(columns, i)), count);
+  const exact = column < 0 ? "" : `${inside(called(columns, column))}: ${weight(values[column])}`, parts = text.split(" · ");
+  const at = listed.indexOf(column); // its number is in the list already
+  if (exact) parts[at < 0 ? parts.length : at] = bold(at < 0 ? exact : parts[at]);
+  node.replaceChildren(bold(name), " attends to ", ...parts.flatMap((part, i) => [i ? " · " : "", part]));
   announce(exact ? `${inside(name)}, ${exact}` : `${name} attends to ${text}`);
 }
