@@ -99,7 +99,7 @@ def test_a_failure_is_the_last_line_of_the_log(runs, monkeypatch):
 @pytest.mark.slow
 def test_a_recipe_is_trained_and_evaluated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipes, "RECIPES", (Recipe("trec", (1,), ACCURACY, 1),))
-    values = ["training.epochs=null", "training.steps=5", "schedule.warmup=2"]
+    values = ["data.hold_out=0.1", "training.epochs=null", "training.steps=5", "schedule.warmup=2"]
     options = [word for value in values for word in ("--set", value)]
     assert recipes.main(["trec", "--out", str(tmp_path), *options]) == 0
     assert "| `trec` | accuracy | seed 1 |" in capsys.readouterr().out
