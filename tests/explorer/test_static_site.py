@@ -228,6 +228,9 @@ def test_a_cell_that_is_dragged_changes_the_translation_live_also_offline(tab, s
     type_text(tab, "a small man")
     assert tab.inner_text("#output .answer") == "ein kleiner mann"
     canvas.focus()
+    tab.keyboard.press("Shift+ArrowUp")  # ignored if the weights are not there yet
+    until(tab, "document.querySelector('.matrix canvas')?.dataset.cell > 0")
+    tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Shift+ArrowUp")
     tab.wait_for_selector("#leave-one-out")
     assert tab.locator(".list li").count() == 1

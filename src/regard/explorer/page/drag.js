@@ -8,12 +8,13 @@ export function draggable(matrix, onweight) {
   const { canvas } = matrix;
   let start = null;
   const weight = () => matrix.weights[matrix.row * matrix.columns.length + matrix.column];
+  const chosen = () => matrix.column >= 0 && weight() >= 0; // false while weights are loading
   const set = (value) => onweight(matrix.row, matrix.column, Math.max(0, Math.min(1, value)));
   canvas.style.touchAction = "none";
   canvas.style.cursor = "ns-resize";
   canvas.addEventListener("pointerdown", (event) => {
     matrix.point(event);
-    if (event.button || matrix.row < 0 || matrix.column < 0) return;
+    if (event.button || !chosen()) return;
     canvas.setPointerCapture(event.pointerId);
     start = { y: event.clientY, weight: weight() };
   });
@@ -25,7 +26,7 @@ export function draggable(matrix, onweight) {
   for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => { start = null; });
   canvas.addEventListener("keydown", (event) => {
     const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (!event.shiftKey || !sign || matrix.row < 0 || matrix.column < 0) return;
+    if (!event.shiftKey || !sign || !chosen()) return;
     event.preventDefault();
     event.stopImmediatePropagation();
     set(weight() + sign * STEP);

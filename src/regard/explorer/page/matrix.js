@@ -271,7 +271,7 @@ export class Matrix {
     const zooms = { "+": 1.5, "=": 1.5, "-": 1 / 1.5, 0: 0 };
     const last = [this.rows.length - 1, this.columns.length - 1];
     let target = null;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!this.base || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) target = [this.row + moves[event.key][0], this.column + moves[event.key][1]];
     else if (event.key === "Home") target = [this.row, 0];
     else if (event.key === "End") target = [this.row, last[1]];
@@ -296,7 +296,7 @@ export class Matrix {
 
   /** Choose a cell; column −1 chooses the row alone. */
   move(row, column, tell = true) {
-    if (row === this.row && column === this.column) return;
+    if (!this.base || (row === this.row && column === this.column)) return;
     this.row = row;
     this.column = column;
     this.paint();
