@@ -2,7 +2,7 @@
 
     python -m benchmarks.recipes                                   # all of RECIPES, a process per core
     python -m benchmarks.recipes trec wnut17 --jobs 2 --out FOLDER
-    python -m benchmarks.recipes trec --out /tmp/try --set training.epochs=1     # a trial
+    python -m benchmarks.recipes trec --out runs/try --set training.epochs=1      # a trial
     python -m benchmarks.recipes --out FOLDER --table              # only the table of what is finished
 
 Every run is a process with one thread: `python -m regard train NAME seed=N --run FOLDER/NAME-N`, then `regard

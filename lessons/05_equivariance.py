@@ -46,8 +46,8 @@ assert found.pop("attention") == (False, True)
 assert set(found.values()) == {(False, False)}
 
 # %% [markdown]
-# The first two rows are the lecture's: a convolution with kernel 1 is both, attention is equivariant and not
-# separable. The masks of a decoder, windows and ALiBi depend on positions, so they already break the
+# The first two rows are Schmidt-Thieme's: a convolution with kernel 1 is both, attention is equivariant and
+# not separable. The masks of a decoder, windows and ALiBi depend on positions, so they already break the
 # symmetry: a causal language model knows something about the order even without position vectors.
 #
 # ## The same set of words
@@ -85,7 +85,7 @@ print(f"with sinusoidal positions: {seen:.3f}")
 assert seen > 1e-3
 
 # %% [markdown]
-# The lecture's other example: guess the next word of "the teacher told the students to open their". A model
+# Enevoldsen's other example: guess the next word of "the teacher told the students to open their". A model
 # without order gets the same input for every arrangement of these eight words, and "the" occurs twice.
 
 # %%
@@ -197,6 +197,6 @@ expect(
 #    apply" and "apply, then permute" for X (T, M), a permutation `order` (T,) of positions, and any function
 #    `layer` from (T, M) to (T, K). It returns a number.
 # 2. Write `position_channel(X)`: X (T, M) with the position t = 1 … T as one more feature, of shape (T, M +
-#    1): the simplest of the lecture's encodings.
+#    1): the simplest of Schmidt-Thieme's encodings.
 #
 # Put both into a file and run `regard lessons check 5 answer.py`.

@@ -9,8 +9,8 @@ def tokens_and_scores(result):
     return [[(h.tokens, h.log_p) for h in texts] for texts in result]
 
 
-def one_by_one_and_in_batches(engine, sentences, beam):
-    """Translate each sentence alone, check that batches give the same, and return it."""
+def assert_batches_change_nothing(engine, sentences, beam):
+    """Translate each sentence alone, assert that batches give the same bits, and return the result."""
 
     def outputs(texts, **limits):
         return tokens_and_scores(

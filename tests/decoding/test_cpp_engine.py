@@ -17,7 +17,7 @@ from regard.errors import KernelError, OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import translate_tokens
 from tests import forked
-from tests.decoding.batch_checks import one_by_one_and_in_batches
+from tests.decoding.batch_checks import assert_batches_change_nothing
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
@@ -128,7 +128,7 @@ def test_the_best_tokens_are_the_best_of_all_scores():
 def test_batch_order_and_workers_change_no_bit(precision, beam):
     engine = ready(small(), precision)
     sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
-    one_by_one_and_in_batches(engine, sentences, beam)
+    assert_batches_change_nothing(engine, sentences, beam)
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -29,7 +29,7 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.job import fingerprint, model_files
 from regard.pipelines.translate import translate, translate_tokens
 from regard.pipelines.translate_file import TranslateOptions, make_job
-from tests.decoding.batch_checks import one_by_one_and_in_batches, tokens_and_scores
+from tests.decoding.batch_checks import assert_batches_change_nothing, tokens_and_scores
 from tests.decoding.model_folders import language_model, translator
 from tests.decoding.test_cpp_engine import SENTENCES, VOCAB, padded, small
 
@@ -169,7 +169,7 @@ def test_a_list_of_all_tokens_changes_no_bit(precision):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch):
     listed = engine(random_shortlist(), precision)
-    alone = one_by_one_and_in_batches(listed, MANY, beam)
+    alone = assert_batches_change_nothing(listed, MANY, beam)
     monkeypatch.setattr(shared_shortlists, "SIZE", 3)
     assert tokens_and_scores(translate_tokens(listed, MANY, strategy=Beam(beam))) == tokens_and_scores(alone)
     for given, texts in zip(MANY, alone, strict=True):

@@ -159,8 +159,10 @@ def readings(figures: dict[str, float], chance: Chance, prediction: str) -> list
         "tau_leave_one_out": _tau_sentence(figures["tau_leave_one_out"], "leave_one_out", chance.count),
         "change_uniform": _change_sentence(figures["change_uniform"], "equal attention to all tokens"),
         "change_permuted": _change_sentence(figures["change_permuted"], "the weights in random order"),
-        "comprehensiveness": _removal_sentence(figures, chance, prediction),
-        "sufficiency": _kept_sentence(figures, chance, prediction),
+        **{
+            name: _erasure_sentence(name, figures[name], chance, prediction)
+            for name in ("comprehensiveness", "sufficiency")
+        },
     }
     return [
         {
@@ -209,30 +211,22 @@ def _change_sentence(value: float, how: str) -> str:
     return f"With {how} the output changes a lot: it depends on these weights."
 
 
-def _removal_sentence(figures: dict[str, float], chance: Chance, prediction: str) -> str:
-    value, random = figures["comprehensiveness"], mean_defined(chance.comprehensiveness)
-    if math.isnan(value) or math.isnan(random):
-        return "Not defined: removing tokens leaves no text."
-    band = chance.bands()["comprehensiveness"]
-    beyond = _is_beyond("comprehensiveness", value, band)
-    found = "attention finds tokens that count" if beyond else "attention finds no more than chance does"
-    return (
-        f"Without the tokens of most attention the probability of “{prediction}” {_moves(value)}. "
-        f"Without random tokens it {_moves(random)} on average, rarely by more than {band[1]:.2f}: {found}."
-    )
-
-
-def _kept_sentence(figures: dict[str, float], chance: Chance, prediction: str) -> str:
-    value, random = figures["sufficiency"], mean_defined(chance.sufficiency)
+def _erasure_sentence(name: str, value: float, chance: Chance, prediction: str) -> str:
+    """Read comprehensiveness (tokens removed) or sufficiency (only these kept) beside random tokens."""
+    random = mean_defined(getattr(chance, name))
     if math.isnan(value) or math.isnan(random):
         return "Not defined: no text is left."
-    band = chance.bands()["sufficiency"]
-    beyond = _is_beyond("sufficiency", value, band)
-    found = "they say more than others" if beyond else "they say no more than others"
+    low, high = chance.bands()[name]
+    beyond = _is_beyond(name, value, (low, high))
+    if name == "comprehensiveness":
+        how, alone, limit = "Without", "", f"more than {high:.2f}"
+        finding = f"attention finds {'tokens that count' if beyond else 'no more than chance does'}"
+    else:
+        how, alone, limit = "With", " alone", f"less than {low:.2f}"
+        finding = f"they say {'more' if beyond else 'no more'} than others"
     return (
-        f"With the tokens of most attention alone the probability of “{prediction}” {_moves(value)}. "
-        f"With random tokens alone it {_moves(random)} on average, "
-        f"rarely by less than {band[0]:.2f}: {found}."
+        f"{how} the tokens of most attention{alone} the probability of “{prediction}” {_moves(value)}. "
+        f"{how} random tokens{alone} it {_moves(random)} on average, rarely by {limit}: {finding}."
     )
 
 

@@ -82,10 +82,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     >>> regard.translate("Where is my book?", "tatoeba-en-de-bahdanau")
     'Wo ist mein Buch?'
     >>> model = regard.load("tatoeba-en-de-bahdanau")
-    >>> regard.translate(["Tom is happy.", "We have no time."], model, beam=4)
+    >>> regard.translate(["Tom is happy.", "We have no time."], model, strategy=regard.Beam(4))
     ['Tom ist glücklich.', 'Wir haben keine Zeit.']
-    >>> strategy, limits = regard.Sample(top_p=0.9), regard.Limits(max_length=30)
-    >>> sampled = regard.translate("Tom is happy.", model, strategy=strategy, limits=limits)
 
     Args:
         texts: one text or a list of texts; the result has the same form and order. A model of sequences of
