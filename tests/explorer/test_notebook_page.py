@@ -56,6 +56,7 @@ def test_the_choice_is_sent_to_python_and_taken_from_there(tab, view):
     pytest.importorskip("anywidget", reason="anywidget is not installed")
     keys = ("view", "layer", "head", "row", "column")
     state = {key: getattr(view.choice, key) for key in keys}
+    assert repr(view.choice).startswith("ViewSelection(layer=")  # what a notebook without widgets shows
     assert state == {"view": view.id, "layer": 4, "head": -1, "row": 0, "column": -1}
     tab.context.unroute_all()
     tab.set_content(f"<!doctype html><title>w</title>{view._repr_html_()}")

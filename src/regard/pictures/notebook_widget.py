@@ -47,3 +47,7 @@ class ViewSelection(anywidget.AnyWidget):
     head = traitlets.Int(-1).tag(sync=True)
     row = traitlets.Int(0).tag(sync=True)
     column = traitlets.Int(-1).tag(sync=True)
+
+    def __repr__(self) -> str:
+        """Shown below the view where the notebook has no widgets."""
+        return f"ViewSelection(layer={self.layer}, head={self.head}, row={self.row}, column={self.column})"
