@@ -28,12 +28,11 @@ from benchmarks.translator import prepare, score, transfer
 
 ROOT = Path("build/translator")  # ignored by git
 RECIPES = Path(__file__).with_name("recipes")
-TATOEBA, PARLIAMENT = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en"), "europarl"
+TATOEBA = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en")
 INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
 EARLIER = ROOT / "earlier"  # a student of an earlier session: training continues from it
 CONTINUED = ("tokenizer={}", "optimizer.lr=0.0008", "schedule.warmup=400")
 PROCESSES = 3  # that distill at the same time
-EUROPARL_SOURCES = 30_000  # of each direction, translated by the teacher
 TINY = (
     "model.dim=32",
     "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
@@ -45,7 +44,10 @@ COMPANIONS = {  # trained on CPU cores beside the GPU: threads of each
     "tatoeba-en-de-bahdanau": 3,
     "tatoeba-fr-en-bahdanau": 3,
 }
-TINY_RUN = ("training.validate_every=20", "training.save_every=20", "batch.tokens=2000", "decoding.beam=2")
+TINY_RUN = (
+    *("training.validate_every=20", "training.save_every=20", "batch.tokens=2000", "decoding.beam=2"),
+    "optimizer.lr=0.002",  # a tiny model that has hardly learned never ends a translation
+)
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,7 @@ class Session:
         self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
 
     def student(self, minutes: float) -> None:
-        parliament = self._distilled(PARLIAMENT)
-        files = self._diversified()
-        files += [parliament] if parliament.is_file() else self._europarl()
+        files = [*self._diversified(), *self._europarl()]
         if EARLIER.is_dir() and not self.tiny:
             own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
         else:
@@ -106,8 +106,9 @@ class Session:
 
     def _diversified(self) -> list[Path]:
         """References, the teacher's translations, and these as sources (Nguyen et al. 2020), if made."""
-        made = self._distilled("tatoeba"), self.work / "back-translated.tatoeba.tsv"
-        return [*map(self._train, TATOEBA), *(path for path in made if path.is_file())]
+        made = self.distilled, self.work / "back-translated.tsv"
+        references = map(self._train, (*TATOEBA, *INTO_OTHERS))
+        return [*references, *(path for path in made if path.is_file())]
 
     def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
         """Train a recipe from scratch for some minutes in all, or resume its run."""
@@ -154,16 +155,16 @@ class Session:
 
     # The teacher's translations
 
-    def distill(self, corpus: str) -> None:
-        """Let the teacher translate the sources of a corpus; for Tatoeba all English sentences into both.
+    def distill(self) -> None:
+        """Let the teacher translate all sentences of Tatoeba, the English ones into German and French.
 
         Several processes share the GPU: while one reads and writes text, another searches.
         """
-        out = self._distilled(corpus)
+        out = self.distilled
         if out.is_file():
             return
-        rows = self._sources(corpus)
-        parts = [self.work / f"sources.{corpus}.{i}.tsv" for i in range(1 if self.tiny else PROCESSES)]
+        rows = self._sources()
+        parts = [self.work / f"sources.{i}.tsv" for i in range(1 if self.tiny else PROCESSES)]
         for i, part in enumerate(parts):
             if not part.is_file():
                 part.write_text("".join(rows[i :: len(parts)]), encoding="utf-8", newline="\n")
@@ -179,9 +180,8 @@ class Session:
         out.write_text(
             "".join(path.read_text(encoding="utf-8") for path in translated), encoding="utf-8", newline="\n"
         )
-        if corpus == "tatoeba":
-            back = self.work / "back-translated.tatoeba.tsv"
-            back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
+        back = self.work / "back-translated.tsv"
+        back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
 
     def distill_part(self, sources: Path) -> None:
         """Let the teacher translate a file of sources."""
@@ -225,15 +225,12 @@ class Session:
                 rows.append(prepare.row(translation, text, language))
         return rows
 
-    def _sources(self, corpus: str) -> list[str]:
+    def _sources(self) -> list[str]:
         """Distinct sources with their language token; the second column is not used."""
         rows: dict[str, None] = {}
-        for path in sorted(self.data.glob(f"{corpus}.en-*.train.tsv.xz")):
-            language = path.name.split(".")[1][3:]
-            into = ("de", "fr") if corpus == "tatoeba" else (language,)
-            limit = 500 if self.tiny else EUROPARL_SOURCES if corpus == PARLIAMENT else None
-            for english, other in prepare.read_pairs(path, limit):
-                rows |= dict.fromkeys(prepare.row(english, "-", target) for target in into)
+        for path in sorted(self.data.glob("tatoeba.en-*.train.tsv.xz")):
+            for english, other in prepare.read_pairs(path, 500 if self.tiny else None):
+                rows |= dict.fromkeys(prepare.row(english, "-", target) for target in ("de", "fr"))
                 rows[prepare.row(other, "-", "en")] = None
         return list(rows)
 
@@ -332,10 +329,11 @@ class Session:
         return self.directions / f"{name}.train.tsv"
 
     def _europarl(self) -> list[Path]:
-        return sorted(self.directions.glob(f"{PARLIAMENT}.*.train.tsv"))
+        return sorted(self.directions.glob("europarl.*.train.tsv"))
 
-    def _distilled(self, corpus: str) -> Path:
-        return self.work / f"distilled.{corpus}.tsv"
+    @property
+    def distilled(self) -> Path:
+        return self.work / "distilled.tsv"
 
 
 def _scoring(limit: int | str) -> list[str]:
@@ -365,8 +363,7 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         assert part is not None
         session.distill_part(part)
     elif step == "distill":
-        for corpus in ("tatoeba", PARLIAMENT):
-            session.distill(corpus)
+        session.distill()
     elif step == "prepare-teacher":
         session.prepare_teacher()
     elif step == "companions":
