@@ -105,7 +105,8 @@ def wait(minutes: float, root: Path, results: Path, pause: float = 5.0) -> bool:
             print(f"done: results in {results}", flush=True)
             return True
         if time.monotonic() >= end:
-            shutil.copytree(root / "out", results, dirs_exist_ok=True)  # what there is by now
+            if (root / "out").is_dir():  # what there is by now
+                shutil.copytree(root / "out", results, dirs_exist_ok=True)
             print("not done yet: wait again at once", flush=True)
             return False
         time.sleep(pause)
