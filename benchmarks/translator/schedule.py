@@ -37,13 +37,12 @@ class Step:
 
 
 STEPS = (
-    Step("prepare-teacher", 45),
-    Step("teacher", 30, 0.38),
-    Step("teacher-tatoeba", 25, 0.32),
-    Step("distill", 150),
+    Step("prepare-teacher", 60),
+    Step("teacher", 25, 0.44),
+    Step("teacher-tatoeba", 20, 0.28),
+    Step("distill", 80),
     Step("score-teacher", 0, in_background=True),  # on the GPU, while the cores prepare the student's data
-    Step("student", 45, 0.60),
-    Step("student-tatoeba", 25, 1.0),
+    Step("student-tatoeba", 45, 1.0),
     Step("finish", 40),
 )
 
