@@ -38,11 +38,12 @@ CHECKED = 2  # sequences compared with float64
 SCALES = (1.0, 3.0, 10.0, 60.0)  # standard deviations of a and b whose errors are shown: all levels of tiles
 # One value of additive_gpu.Blocks at a time; the others keep their defaults.
 SWEEP: dict[str, list[tuple[int, ...]]] = {
-    "energy": [(64, 64, 4, 2), (32, 64, 4, 2), (64, 64, 8, 2), (32, 64, 2, 2), (32, 32, 2, 2)],
+    "energy": [(64, 64, 4, 2), (32, 64, 4, 2), (64, 64, 8, 2), (32, 32, 2, 2), (64, 32, 4, 2)],
     "combine": [(32, 32, 128, 4, 2), (32, 32, 64, 4, 3), (32, 32, 256, 8, 2), (16, 64, 128, 4, 2)],
     "scores": [(64, 4, 2), (32, 4, 2)],
     "values": [(64, 4, 3), (32, 4, 3), (64, 8, 3)],
-    "features": [(32, 64, 4, 2), (32, 64, 4, 1), (16, 64, 2, 2), (16, 128, 4, 2), (64, 64, 8, 2)],
+    "features": [(32, 64, 4, 2, 128), (32, 64, 4, 2, 96), (32, 64, 4, 2, 168), (16, 64, 2, 2, 128),
+                 (32, 64, 4, 1, 128), (64, 64, 8, 2, 128)],
 }  # fmt: skip
 
 

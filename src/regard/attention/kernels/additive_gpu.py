@@ -42,7 +42,8 @@ class Blocks:
     combine: tuple[int, int, int, int, int] = (32, 32, 128, 4, 2)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
     values: tuple[int, int, int] = (64, 4, 3)  # components of the values, warps, stages
-    features: tuple[int, int, int, int] = (32, 64, 4, 2)  # positions, features, warps, stages
+    # Positions, features, warps, stages, registers per thread: 150 and more would cost warps.
+    features: tuple[int, int, int, int, int] = (32, 64, 4, 2, 128)
 
 
 LAUNCHES = (False, True)  # values of REST: the usual levels, then the others; see triton_additive.py
@@ -343,7 +344,7 @@ class Passes:
     ) -> Tensor:
         """Fill the chunk's rows of da; return the gradient of w, (H, D)."""
         (ea, la), (eb, lb), (ds, active) = queries, keys, scores
-        BX, BD, warps, stages = BLOCKS.features
+        BX, BD, warps, stages, registers = BLOCKS.features
         partial = self.w.new_empty(self.N, rows // BX, self.D)
         for rest in LAUNCHES:
             _kernels().feature_gradients[(self.N * (rows // BX) * -(-self.DP // BD),)](
@@ -351,21 +352,21 @@ class Passes:
                 *self.a.stride()[:3], *self.b.stride()[:3], self.TKP, 1, self.TKP // TILE, 1,
                 self.H, 1, self.groups, row0, 0, self.Tq, self.Tk, rows, self.TKP, self.TQP, self.TKP,
                 D=self.D, DP=self.DP, WEIGHTS=True, ADD=False, ASM=self.asm, REST=rest,
-                BX=BX, BD=BD, STAGES=stages, num_warps=warps,
+                BX=BX, BD=BD, STAGES=stages, num_warps=warps, maxnreg=registers,
             )  # fmt: skip
         return partial.view(self.B, self.H, -1, self.D).sum((0, 2))
 
     def _key_gradients(self, queries: Any, keys: Any, scores: Any, row0: int, rows: int, db: Tensor) -> None:
         """Add the gradient through the chunk's queries to db, (N, Tk, D)."""
         (ea, la), (eb, lb), (ds, active) = queries, keys, scores
-        BX, BD, warps, stages = BLOCKS.features
+        BX, BD, warps, stages, registers = BLOCKS.features
         for rest in LAUNCHES:
             _kernels().feature_gradients[(self.N * (self.TKP // BX) * -(-self.DP // BD),)](
                 eb, ea, self.b, self.a, self.w, lb, la, ds, active, db, None,
                 *self.b.stride()[:3], *self.a.stride()[:3], 1, self.TKP, 1, self.TKP // TILE,
                 self.H, self.groups, 1, 0, row0, self.Tk, self.Tq, self.TKP, rows, self.TKP, self.TQP,
                 D=self.D, DP=self.DP, WEIGHTS=False, ADD=row0 > 0, ASM=self.asm, REST=rest,
-                BX=BX, BD=BD, STAGES=stages, num_warps=warps,
+                BX=BX, BD=BD, STAGES=stages, num_warps=warps, maxnreg=registers,
             )  # fmt: skip
 
     def _sum_groups(self, grad: Tensor, x: Tensor) -> Tensor:
