@@ -186,8 +186,8 @@ def parts(shape: tuple[int, ...], field: str = "") -> dict[str, float]:
     """Milliseconds of each pass with the present `BLOCKS`, or of those whose name starts with `field`."""
     a, b, w, v = (x.detach() for x in make(shape, 1.0))
     passes = Passes(a[:, None], b[:, None], w[None], v[:, None], VisibleKeys())
-    out, logs, _ = passes.forward(save=False)
-    grad, rows = torch.randn_like(out), next(passes._chunks())[1]
+    out, logs, saved = passes.forward(save=True)
+    grad, rows = torch.randn_like(out), passes.TQP if saved else next(passes._chunks())[1]
     products = (out * grad).sum(-1).view(passes.N, passes.Tq)
     queries, keys = passes._exponentials(passes.a, passes.TQP), passes._exponentials(passes.b, passes.TKP)
     energies = passes._energies(queries, keys, 0, rows)

@@ -239,16 +239,11 @@ class Passes:
         dw = self.w.new_zeros(self.H, self.D)
         with self._device():
             if saved:
-                all_energies, *exponentials = saved
-                queries, keys = exponentials[:2], exponentials[2:]
+                queries, keys = saved[1:3], saved[3:]
             else:
-                all_energies = None
                 queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
-            for row0, rows in self._chunks():
-                if all_energies is None:
-                    energies = self._energies(queries, keys, row0, rows)
-                else:
-                    energies = all_energies[:, row0 : row0 + rows].contiguous()  # a view of one chunk
+            for row0, rows in [(0, self.TQP)] if saved else self._chunks():
+                energies = saved[0] if saved else self._energies(queries, keys, row0, rows)
                 scores = self._score_gradients(energies, row0, rows, grad, logs, products)
                 if dv is not None:
                     self._value_gradients(energies, row0, rows, grad, logs, scores[1], dv)
