@@ -69,7 +69,7 @@ LARGEST = (5.2, 10.4, 43.0, 200.0)
 def level_error(query_levels, key_levels, mask=None):
     """The error in output and all gradients where the tiles of queries and keys have these levels.
 
-    Blocks are smaller than tiles, the last tiles are not full, and positions without a pair hold NaN.
+    Blocks are smaller than tiles, and the last tiles are not full.
     """
     blocks = additive_gpu.BLOCKS
     additive_gpu.BLOCKS = replace(blocks, energy=(32, 64, 4, 2), features=(32, 8, 4, 2, 128))
@@ -77,8 +77,8 @@ def level_error(query_levels, key_levels, mask=None):
         torch.cat([torch.randn(1, 2, 64, 9).clamp(-2.5, 2.5) / 2.5 * LARGEST[level] for level in levels], 2)
         for levels in (query_levels, key_levels)
     )
-    for x in (a, b):  # every tile has an element of the size that its level is for
-        x[:, :, ::64, 3] = torch.tensor([LARGEST[n] for n in (query_levels if x is a else key_levels)])
+    for x, levels in ((a, query_levels), (b, key_levels)):  # all features of a position at the level's limit
+        x[:, :, ::64] = torch.tensor([LARGEST[n] for n in levels])[:, None]
     a, b, v, w = a[:, :, :-9], b[:, :, :-5], torch.randn(1, 2, b.shape[2] - 5, 6), torch.randn(2, 9) / 3
     allowed = None if mask is None else mask.dense(a.shape[2], b.shape[2])
     exact = [x.double().requires_grad_() for x in (a, b, w, v)]
@@ -178,6 +178,7 @@ def all_cases():
         return error((1, 1, 1, 150, 70, 4, 17, 5, None), {"mask": Window(40, 20)})
 
     yield "chunks, energies computed again", TIGHT, chunks
+    yield "chunks of several levels", 4 * TIGHT, lambda: level_error((0, 2, 3), (1, 0))
 
 
 def with_additive_energy(drawn):
