@@ -1,0 +1,381 @@
+"""Triton kernels for additive (Bahdanau) attention: energies, softmax × values, and all gradients.
+
+tanh(a + b) = 1 − 2r with r = 1/(1 + e^{2a}·e^{2b}). The exponentials are computed once per position and
+feature (`prepare`), and one reciprocal serves two elements: 1/p₁ = p₂·R, 1/p₂ = p₁·R, R = 1/(p₁p₂). A softmax
+does not depend on Σ w, so energies are stored as −2 Σ w r, in base 2. dE/da = 4 w r (1 − r), and
+dE/dw = −2r plus a constant that the softmax's gradient cancels.
+
+Each block of TILE positions has a level: 0 if all |x| ≤ SMALL (p₁p₂ cannot overflow), 1 if all |x| ≤ LIMIT
+(p is cut at 1e15, where r is 0 in float32), 2 otherwise, also for NaN. A program reads the levels of its
+blocks and picks the formula; level 2 computes e^{2(a+b)} for every element. No value is read by the host.
+
+Names: n is a pair of batch b and query head h; i, j are query and key positions; chunks of `rows` queries
+starting at `row0` are processed at a time, so that stored energies take bounded memory. Positions are padded
+to multiples of TILE (TQP, TKP), features to multiples of 8 (DP). sab, sah, sat are the batch, head and time
+strides of A (sbb, … of B). L holds log2 Σ exp2 of each row, +∞ for a row without keys.
+"""
+
+# Triton code is compiled by its own rules, which type checkers do not know.
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportOptionalMemberAccess=false
+# pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
+import triton
+import triton.language as tl
+
+TILE = tl.constexpr(64)
+SMALL = tl.constexpr(10.5)  # e^{42}, squared, is finite in float32
+LIMIT = tl.constexpr(43.5)  # e^{±87} is finite and not denormal
+CUT = tl.constexpr(1e15)
+SCALE = tl.constexpr(-2 * 1.4426950408889634)  # of Σ w r, for energies in base 2
+# Not compiled in: one kernel serves all values.
+RUNTIME = ["H", "groups", "Tq", "Tk", "T", "row0", "rows", "x0", "y0", "TX", "TY"]
+
+
+@triton.jit
+def _exp(x):
+    """e^x to about 2 ulp: the argument of exp2 is split, because rounding x·log2 e costs |x| ulp."""
+    n = tl.floor(x * 1.4426950408889634 + 0.5)
+    fraction = tl.fma(x, 1.4426950216293335, -n) + x * 1.925963033500e-8
+    return tl.exp2(fraction) * tl.exp2(n)
+
+
+@triton.jit
+def _reciprocal(x, ASM: tl.constexpr):
+    """1/x. Triton's own division adds instructions for denormal results, which cannot occur here."""
+    if ASM:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return 1.0 / x
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def prepare(
+    X, OUT, LEVELS, sxb, sxh, sxt, son, sot, sod, H, T, blocks,
+    D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """OUT = e^{2x} with strides (son, sot, sod), 0 in the padding, and the level of each block."""
+    pid = tl.program_id(0)
+    n = (pid // blocks).to(tl.int64)
+    t = pid % blocks * TILE + tl.arange(0, TILE)
+    X += n // H * sxb + n % H * sxh
+    level = tl.zeros([TILE, BD], tl.int32)
+    for first in range(0, DP, BD):
+        d = first + tl.arange(0, BD)
+        inside = (t < T)[:, None] & (d < D)[None, :]
+        x = tl.load(X + t.to(tl.int64)[:, None] * sxt + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        size = tl.abs(x)
+        level = tl.maximum(level, tl.where(size <= SMALL, 0, tl.where(size <= LIMIT, 1, 2)))  # NaN: 2
+        at = OUT + n * son + t[:, None] * sot + d[None, :] * sod
+        tl.store(at, tl.where(inside, _exp(2.0 * x), 0.0), mask=(d < DP)[None, :])
+    tl.store(LEVELS + pid, tl.max(tl.max(level, 1), 0))
+
+
+@triton.jit
+def _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES: tl.constexpr, DENSE: tl.constexpr):
+    """Pairs (query, key) that exist and that the mask allows."""
+    allowed = (i < Tq)[:, None] & (j < Tk)[None, :]
+    if RANGES:
+        start = tl.load(START + b * srb + i, mask=i < Tq, other=0)
+        stop = tl.load(STOP + b * srb + i, mask=i < Tq, other=0)
+        allowed = allowed & (j[None, :] >= start[:, None]) & (j[None, :] < stop[:, None])
+    if DENSE:
+        at = MASK + b * smb + h * smh + i.to(tl.int64)[:, None] * Tk + j[None, :]
+        allowed = allowed & (tl.load(at, mask=allowed, other=0) != 0)
+    return allowed
+
+
+@triton.jit
+def _any(x):
+    return tl.max(tl.max(x.to(tl.int32), 1), 0) != 0
+
+
+@triton.jit
+def _sum_near(
+    acc, AT, BT, W, TQP, TKP,
+    DP: tl.constexpr, UNROLL: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Add Σ_d w_d / (1 + e^{2a}e^{2b}) to acc, two features per reciprocal."""
+    for first in range(0, DP, 2 * UNROLL):
+        for u in tl.static_range(UNROLL):
+            d = first + 2 * u
+            a1, a2 = tl.load(AT + d * TQP), tl.load(AT + (d + 1) * TQP)
+            b1, b2 = tl.load(BT + d * TKP), tl.load(BT + (d + 1) * TKP)
+            w1, w2 = tl.load(W + d), tl.load(W + d + 1)
+            p1 = a1[:, None] * b1[None, :] + 1.0
+            p2 = a2[:, None] * b2[None, :] + 1.0
+            if CLAMP:
+                p1, p2 = tl.minimum(p1, CUT), tl.minimum(p2, CUT)
+            acc += (w1 * p2 + w2 * p1) * _reciprocal(p1 * p2, ASM)
+    return acc
+
+
+@triton.jit
+def _sum_far(acc, A, B, W, i, j, sat, sbt, Tq, Tk, D: tl.constexpr):
+    """The same for any a and b: one exponential per element."""
+    for d in range(D):
+        a = tl.load(A + i.to(tl.int64) * sat + d, mask=i < Tq, other=0.0).to(tl.float32)
+        b = tl.load(B + j.to(tl.int64) * sbt + d, mask=j < Tk, other=0.0).to(tl.float32)
+        acc += tl.load(W + d) / (1.0 + tl.exp(2.0 * (a[:, None] + b[None, :])))
+    return acc
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def energies(
+    AT, BT, A, B, W, LA, LB, E, START, STOP, MASK,
+    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
+    D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """E (n, rows, TKP) of the chunk. Tiles without an allowed pair are not written."""
+    pid, nj, ni = tl.program_id(0), TKP // BN, rows // BM
+    n = (pid // (nj * ni)).to(tl.int64)
+    b, h = n // H, n % H
+    nk = b * (H // groups) + h // groups  # of the key's head
+    local = pid // nj % ni * BM + tl.arange(0, BM)
+    i, j = row0 + local, pid % nj * BN + tl.arange(0, BN)
+    if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
+        la = tl.max(tl.load(LA + n * (TQP // TILE) + i // TILE), 0)
+        lb = tl.max(tl.load(LB + nk * (TKP // TILE) + j // TILE), 0)
+        level = tl.maximum(la, lb)
+        acc = tl.zeros([BM, BN], tl.float32)
+        # Scalar bases plus constant ranges: the loads then need no address of their own.
+        at = AT + (n * DP * TQP + row0 + pid // nj % ni * BM) + tl.arange(0, BM)
+        bt, w = BT + (nk * DP * TKP + pid % nj * BN) + tl.arange(0, BN), W + h * DP
+        if level == 0:
+            acc = _sum_near(acc, at, bt, w, TQP, TKP, DP, UNROLL, False, ASM)
+        elif level == 1:
+            acc = _sum_near(acc, at, bt, w, TQP, TKP, DP, UNROLL, True, ASM)
+        else:
+            a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
+            acc = _sum_far(acc, a, k, w, i, j, sat, sbt, Tq, Tk, D)
+        tl.store(E + n * rows * TKP + local[:, None] * TKP + j[None, :], acc * SCALE)
+
+
+@triton.jit
+def _keep(SEED, n, i, j, Tk, dropout):
+    """Philox by position, so that the backward pass draws the same numbers."""
+    seed = tl.load(SEED) + n
+    return tl.rand(seed, i[:, None] * Tk + j[None, :]) >= dropout
+
+
+@triton.jit
+def _load_values(V, j, svt, seen, first, DV: tl.constexpr, BDV: tl.constexpr):
+    """Values (keys, BDV) from component `first`; 0 for keys that no query of the tile sees (maybe NaN)."""
+    e = first + tl.arange(0, BDV)
+    at = V + j.to(tl.int64)[:, None] * svt + e[None, :]
+    return tl.load(at, mask=seen[:, None] & (e < DV)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def combine(
+    E, V, OUT, L, SEED, START, STOP, MASK,
+    svb, svh, svt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TKP, dropout,
+    DV: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr,
+):  # fmt: skip
+    """OUT = softmax(E) V for BM queries and BDV components of the values, by online softmax."""
+    pid, ni, nv = tl.program_id(0), rows // BM, (DV + BDV - 1) // BDV
+    n = (pid // (nv * ni)).to(tl.int64)
+    b, h = n // H, n % H
+    local, first = pid // nv % ni * BM + tl.arange(0, BM), pid % nv * BDV
+    i = row0 + local
+    V += b * svb + h // groups * svh
+    E += n * rows * TKP + local[:, None] * TKP
+    lo, hi = 0, Tk
+    if RANGES:
+        start = tl.load(START + b * srb + i, mask=i < Tq, other=0)
+        stop = tl.load(STOP + b * srb + i, mask=i < Tq, other=0)
+        lo = tl.min(tl.where(start < stop, start, Tk), 0) // BN * BN
+        hi = tl.max(tl.where(start < stop, stop, 0), 0)
+    acc = tl.zeros([BM, BDV], tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    top = tl.full([BM], float("-inf"), tl.float32)
+    for m in range(lo, hi, BN):
+        j = m + tl.arange(0, BN)
+        allowed = _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)
+        s = tl.where(allowed, tl.load(E + j[None, :]), float("-inf"))
+        new_top = tl.maximum(top, tl.max(s, 1))
+        level = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen no key yet
+        p, rescale = tl.exp2(s - level[:, None]), tl.exp2(top - level)
+        total = total * rescale + tl.sum(p, 1)
+        if DROPOUT:
+            p = tl.where(_keep(SEED, n, i, j, Tk, dropout), p, 0.0)
+        v = _load_values(V, j, svt, tl.max(allowed.to(tl.int32), 0) != 0, first, DV, BDV)
+        acc = tl.dot(p, v, acc * rescale[:, None], input_precision=PRECISION)
+        top = new_top
+    empty = total == 0.0
+    share = tl.where(empty, 1.0, total)
+    if DROPOUT:
+        share = share * (1.0 - dropout)
+    e = first + tl.arange(0, BDV)
+    at = OUT + (n * Tq + i)[:, None] * DV + e[None, :]
+    out = (acc / share[:, None]).to(OUT.dtype.element_ty)
+    tl.store(at, out, mask=(i < Tq)[:, None] & (e < DV)[None, :])
+    if first == 0:
+        logs = tl.where(empty, float("inf"), top + tl.log2(total))
+        tl.store(L + n * Tq + i, logs, mask=i < Tq)
+
+
+@triton.jit
+def _load_gradients(G, i, sgt, full, first, DV: tl.constexpr, BDV: tl.constexpr):
+    """The output's gradient (queries, BDV); 0 for rows without keys, whose gradient may be NaN."""
+    e = first + tl.arange(0, BDV)
+    at = G + i.to(tl.int64)[:, None] * sgt + e[None, :]
+    return tl.load(at, mask=full[:, None] & (e < DV)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def score_gradients(
+    E, V, G, L, PRODUCTS, DS, DST, ACTIVE, SEED, START, STOP, MASK,
+    svb, svh, svt, sgb, sgh, sgt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TKP, dropout,
+    DV: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, BDV: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the energies, DS (n, rows, TKP) and its transpose DST, and which tiles are not all 0.
+
+    PRODUCTS is output · gradient of each row, the term that the softmax's backward pass subtracts.
+    """
+    pid, nj, ni = tl.program_id(0), TKP // TILE, rows // TILE
+    n = (pid // (nj * ni)).to(tl.int64)
+    b, h = n // H, n % H
+    local, j = pid // nj % ni * TILE + tl.arange(0, TILE), pid % nj * TILE + tl.arange(0, TILE)
+    i = row0 + local
+    allowed = _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)
+    active = _any(allowed)
+    ds = tl.zeros([TILE, TILE], tl.float32)
+    if active:
+        logs = tl.load(L + n * Tq + i, mask=i < Tq, other=float("inf"))
+        full, seen = logs != float("inf"), tl.max(allowed.to(tl.int32), 0) != 0
+        values, grads = V + b * svb + h // groups * svh, G + b * sgb + h * sgh
+        dp = tl.zeros([TILE, TILE], tl.float32)
+        for first in range(0, DV, BDV):
+            g = _load_gradients(grads, i, sgt, full, first, DV, BDV)
+            v = _load_values(values, j, svt, seen, first, DV, BDV)
+            dp = tl.dot(g, tl.trans(v), dp, input_precision=PRECISION)
+        if DROPOUT:
+            dp = tl.where(_keep(SEED, n, i, j, Tk, dropout), dp / (1.0 - dropout), 0.0)
+        e = tl.load(E + n * rows * TKP + local[:, None] * TKP + j[None, :])
+        products = tl.load(PRODUCTS + n * Tq + i, mask=full, other=0.0)
+        ds = tl.where(allowed, tl.exp2(e - logs[:, None]) * (dp - products[:, None]), 0.0)
+    tl.store(ACTIVE + pid, active.to(tl.int32))
+    tl.store(DS + n * rows * TKP + local[:, None] * TKP + j[None, :], ds)
+    tl.store(DST + n * rows * TKP + j[:, None] * rows + local[None, :], tl.trans(ds))
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def value_gradients(
+    E, G, L, ACTIVE, DVALUES, SEED, START, STOP, MASK,
+    sgb, sgh, sgt, srb, smb, smh, H, Tq, Tk, row0, rows, TKP, dropout,
+    DV: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, ADD: tl.constexpr, BDV: tl.constexpr,
+):  # fmt: skip
+    """DVALUES (n, Tk, DV) = weightsᵀ G over the queries of the chunk; with ADD, added to what is there."""
+    pid, nj, nv = tl.program_id(0), TKP // TILE, (DV + BDV - 1) // BDV
+    n = (pid // (nj * nv)).to(tl.int64)
+    b, h, block, first = n // H, n % H, pid // nv % nj, pid % nv * BDV
+    j, e = block * TILE + tl.arange(0, TILE), first + tl.arange(0, BDV)
+    G += b * sgb + h * sgh
+    acc = tl.zeros([TILE, BDV], tl.float32)
+    for m in range(0, rows, TILE):
+        if tl.load(ACTIVE + (n * (rows // TILE) + m // TILE) * nj + block) != 0:
+            local = m + tl.arange(0, TILE)
+            i = row0 + local
+            logs = tl.load(L + n * Tq + i, mask=i < Tq, other=float("inf"))
+            allowed = _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)
+            s = tl.load(E + n * rows * TKP + local[:, None] * TKP + j[None, :])
+            p = tl.where(allowed, tl.exp2(s - logs[:, None]), 0.0)
+            if DROPOUT:
+                p = tl.where(_keep(SEED, n, i, j, Tk, dropout), p / (1.0 - dropout), 0.0)
+            g = _load_gradients(G, i, sgt, logs != float("inf"), first, DV, BDV)
+            acc = tl.dot(tl.trans(p), g, acc, input_precision=PRECISION)
+    at = DVALUES + (n * Tk + j)[:, None] * DV + e[None, :]
+    inside = (j < Tk)[:, None] & (e < DV)[None, :]
+    if ADD:
+        acc += tl.load(at, mask=inside, other=0.0)
+    tl.store(at, acc, mask=inside)
+
+
+@triton.jit
+def _near_gradients(
+    acc, accw, ex, EY, S, d, XP,
+    DP: tl.constexpr, WEIGHTS: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Add Σ_y s r (1 − r) to acc and Σ_y s r to accw over TILE positions y, two per reciprocal."""
+    for y in range(0, TILE, 2):
+        e1 = tl.load(EY + y * DP + d, mask=d < DP, other=0.0)
+        e2 = tl.load(EY + (y + 1) * DP + d, mask=d < DP, other=0.0)
+        s1, s2 = tl.load(S + y * XP)[:, None], tl.load(S + (y + 1) * XP)[:, None]
+        p1, p2 = ex * e1[None, :] + 1.0, ex * e2[None, :] + 1.0
+        if CLAMP:
+            p1, p2 = tl.minimum(p1, CUT), tl.minimum(p2, CUT)
+        r = _reciprocal(p1 * p2, ASM)
+        r1, r2 = p2 * r, p1 * r
+        acc += s1 * (r1 - r1 * r1)
+        acc += s2 * (r2 - r2 * r2)
+        if WEIGHTS:
+            accw += s1 * r1
+            accw += s2 * r2
+    return acc, accw
+
+
+@triton.jit
+def _far_gradients(acc, accw, x, Y, S, d, first, TY, syt, XP, D: tl.constexpr, WEIGHTS: tl.constexpr):
+    """The same for any x and y. Where s is 0, x or y may be NaN: nobody may see them."""
+    for y in range(TILE):
+        row = first + y + tl.zeros_like(d)
+        at = Y + row.to(tl.int64) * syt + d
+        other = tl.load(at, mask=(d < D) & (row < TY), other=0.0).to(tl.float32)
+        s = tl.load(S + y * XP)[:, None]
+        r = 1.0 / (1.0 + tl.exp(2.0 * (x + other[None, :])))
+        acc += tl.where(s == 0.0, 0.0, s * (r - r * r))
+        if WEIGHTS:
+            accw += tl.where(s == 0.0, 0.0, s * r)
+    return acc, accw
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def feature_gradients(
+    EX, EY, X, Y, W, LX, LY, S, ACTIVE, DX, DW,
+    sxb, sxh, sxt, syb, syh, syt, sax, say, H, gx, gy, x0, y0, TX, TY, XP, YP, TXP, TYP,
+    D: tl.constexpr, DP: tl.constexpr, WEIGHTS: tl.constexpr, ADD: tl.constexpr, ASM: tl.constexpr,
+    BX: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """DX (n, TX, D) = 4 w Σ_y s r (1 − r), for queries x and keys y or the reverse; DW: −2 Σ s r per block.
+
+    The launch covers XP positions x from x0 and YP positions y from y0; S is (n, YP, XP). gx and gy are the
+    query heads per head of X and Y. No sum crosses threads: each holds its own positions and features.
+    """
+    pid, nx, nd = tl.program_id(0), XP // BX, (DP + BD - 1) // BD
+    n = (pid // (nx * nd)).to(tl.int64)
+    b, h, block = n // H, n % H, pid // nd % nx
+    hx, hy = h // gx, h // gy
+    mx, my = b * (H // gx) + hx, b * (H // gy) + hy
+    local, d = block * BX + tl.arange(0, BX), pid % nd * BD + tl.arange(0, BD)
+    t = x0 + local
+    ex = tl.load(EX + (mx * TXP + t)[:, None] * DP + d[None, :], mask=(d < DP)[None, :], other=0.0)
+    lx = tl.load(LX + mx * (TXP // TILE) + (x0 + block * BX) // TILE)
+    acc = tl.zeros([BX, BD], tl.float32)
+    accw = tl.zeros([BX, BD], tl.float32)
+    S += n * XP * YP + local
+    Y += b * syb + hy * syh
+    ACTIVE += n * (XP // TILE) * (YP // TILE) + block * BX // TILE * sax
+    for m in range(0, YP, TILE):
+        if tl.load(ACTIVE + m // TILE * say) != 0:
+            level = tl.maximum(lx, tl.load(LY + my * (TYP // TILE) + (y0 + m) // TILE))
+            rows, scores = EY + (my * TYP + y0 + m) * DP, S + m * XP
+            if level == 0:
+                acc, accw = _near_gradients(acc, accw, ex, rows, scores, d, XP, DP, WEIGHTS, False, ASM)
+            elif level == 1:
+                acc, accw = _near_gradients(acc, accw, ex, rows, scores, d, XP, DP, WEIGHTS, True, ASM)
+            else:
+                at = X + b * sxb + hx * sxh + t.to(tl.int64)[:, None] * sxt + d[None, :]
+                x = tl.load(at, mask=(t < TX)[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
+                acc, accw = _far_gradients(acc, accw, x, Y, scores, d, y0 + m, TY, syt, XP, D, WEIGHTS)
+    w = tl.load(W + h * DP + d, mask=d < DP, other=0.0)
+    acc = acc * (4.0 * w)[None, :]
+    at, inside = DX + (n * TX + t)[:, None] * D + d[None, :], (t < TX)[:, None] & (d < D)[None, :]
+    if ADD:
+        acc += tl.load(at, mask=inside, other=0.0)
+    tl.store(at, acc, mask=inside)
+    if WEIGHTS:
+        tl.store(DW + (n * nx + block) * D + d, -2.0 * tl.sum(accw, 0), mask=d < D)
