@@ -89,20 +89,9 @@ def with_projections(dim: int) -> System:
     return run
 
 
-def before() -> System:
-    """The kernels before they were split by level. Delete with benchmarks/gpu/before once measured."""
-    from benchmarks.gpu.before.additive_gpu import VisibleKeys, _Additive
-
-    def run(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        return _Additive.apply(a[:, None], b[:, None], w[None], v[:, None], VisibleKeys(), 0.0)[:, 0]  # type: ignore[arg-type]
-
-    return run
-
-
 def systems(dim: int, *, peers: bool) -> dict[str, System]:
     own = {
         "regard triton-additive": ours("triton-additive"),
-        "regard triton-additive, before": before(),
         "regard triton-additive with projections": with_projections(dim),
     }
     if not peers:
@@ -212,33 +201,6 @@ def parts(shape: tuple[int, ...], field: str = "") -> dict[str, float]:
     }
 
 
-def parts_before(shape: tuple[int, ...]) -> dict[str, float]:
-    """The same for benchmarks/gpu/before."""
-    from benchmarks.gpu.before import additive_gpu as old
-
-    a, b, w, v = (x.detach() for x in make(shape, 1.0))
-    passes = old.Passes(a[:, None], b[:, None], w[None], v[:, None], old.VisibleKeys())
-    out, logs, _ = passes.forward(save=False)
-    grad, rows = torch.randn_like(out), next(passes._chunks())[1]
-    products = (out * grad).sum(-1).view(passes.N, passes.Tq)
-    both = passes._transposed()
-    queries, keys = passes._exponentials(passes.a, passes.TQP), passes._exponentials(passes.b, passes.TKP)
-    energies = passes._energies(both, 0, rows, None)
-    scores = passes._score_gradients(energies, 0, rows, grad, logs, products)
-    da, db, dv = (torch.empty_like(x[:, 0]) for x in (passes.a, passes.b, passes.v))
-    steps: dict[str, Callable[[], object]] = {
-        "prepare": passes._transposed,
-        "energy": lambda: passes._energies(both, 0, rows, None),
-        "combine": lambda: passes._combine(energies, 0, rows, out, logs),
-        "scores": lambda: passes._score_gradients(energies, 0, rows, grad, logs, products),
-        "values": lambda: passes._value_gradients(energies, 0, rows, grad, logs, scores[2], dv),
-        "features of queries": lambda: passes._query_gradients(queries, keys, scores, 0, rows, da),
-        "features of keys": lambda: passes._key_gradients(queries, keys, scores, 0, rows, db),
-    }
-    chunks = passes.TQP / rows
-    return {name: milliseconds(f, 0.05) * (1 if name == "prepare" else chunks) for name, f in steps.items()}
-
-
 def sweep(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     """Each pass with several blocks, without the launches for rare levels; stops after `seconds`."""
     rows, default, launches, start = [], additive_gpu.BLOCKS, additive_gpu.LAUNCHES, time.perf_counter()
@@ -294,9 +256,8 @@ def main() -> None:
         table.append(measure(name, system, shape, args.scale))
         print(line(table[-1]), flush=True)
         torch.cuda.empty_cache()
-    pass_times = {"after": parts(shape), "before": parts_before(shape)}
-    for name, times in pass_times.items():
-        print(f"passes {name}, ms: " + ", ".join(f"{n} {t:.3f}" for n, t in times.items()), flush=True)
+    pass_times = parts(shape)
+    print("passes, ms: " + ", ".join(f"{n} {t:.3f}" for n, t in pass_times.items()), flush=True)
     after = clocks()
     print(after)
     result = {

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.band import kernel_time
+from benchmarks.gpu.band import kernel_time, milliseconds
 from benchmarks.peers import machine
 from regard import Causal, Padding, attend
 
@@ -55,7 +55,7 @@ def measure(name: str, T: int, tokens: int, heads: int) -> None:
 
         with torch.no_grad():
             alone = kernel_time(forward)
-        times = [f"{t:.3f}" if not math.isnan(t) else "–" for t in (alone, kernel_time(both))]
+        times = [f"{t:.3f}" if not math.isnan(t) else "–" for t in (alone, milliseconds(both))]
         cells.append(f"{' / '.join(times)} ({error(results, truth):.0e})")
     print(f"| {name}, T={T} | {' | '.join(cells)} |", flush=True)
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=25_000, help="tokens in a batch")
     parser.add_argument("--heads", type=int, default=8)
     options = parser.parse_args()
-    print(machine.stamp("cuda"), flush=True)
+    print(machine.stamp(torch.cuda.get_device_name()), flush=True)
     print(
         f"{options.tokens} tokens, {options.heads} heads of 64, bfloat16; ms forward / with backward (error)"
     )

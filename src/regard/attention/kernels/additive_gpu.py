@@ -39,9 +39,9 @@ class Blocks:
 
     energy: tuple[int, int, int, int] = (64, 64, 4, 2)  # queries and keys (they divide TILE), warps, stages
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
-    combine: tuple[int, int, int, int, int] = (32, 32, 128, 4, 2)
+    combine: tuple[int, int, int, int, int] = (32, 32, 64, 4, 3)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
-    values: tuple[int, int, int] = (64, 4, 3)  # components of the values, warps, stages
+    values: tuple[int, int, int] = (32, 4, 3)  # components of the values, warps, stages
     # Positions, features, warps, stages, registers per thread: 150 and more would cost warps.
     features: tuple[int, int, int, int, int] = (32, 64, 4, 2, 128)
 
