@@ -61,7 +61,7 @@ def test_the_installed_folder_is_the_model_with_its_settings(work):
         tuple(row[key] for key in ("layer", "head", "shift")): row["de"] + row["fr"]
         for row in record["agreement"]
     }
-    assert len(shares) == 12 and shares[tuple(record["chosen"].values())] == max(shares.values())
+    assert len(shares) == 14 and shares[tuple(record["chosen"].values())] == max(shares.values())
     texts = [english for english, _ in PAIRS]
     assert regard.translate(texts, model, "de") == regard.translate(texts, work / "student", "de", beam=4)
 

@@ -61,6 +61,7 @@ EXAMPLES = (
     ("He hit me with a pie.", "de"),
     ("He hit me with a pie.", "fr"),
 )
+ENTARTER = "The French verb of the lecture's second example, *entarter*, is in {} of the training rows"
 STEP = re.compile(r"^step ([a-z-]+): (\d+) s$", re.MULTILINE)
 SCORE = re.compile(r"^ *(\w+) (\w\w-\w\w) test: BLEU ([\d.]+)", re.MULTILINE)
 
@@ -128,6 +129,7 @@ def choose_view(model: Any, data: Path) -> tuple[View, dict[str, Any]]:
             {**vars(view), "de": round(a, 4), "fr": round(b, 4)} for view, (a, b) in shares.items()
         ],
         "gold": _gold_scores(model, best),
+        "entarter": _rows_with(re.compile(r"\bentart", re.IGNORECASE), data),
     }
 
 
@@ -145,6 +147,12 @@ def _gold_scores(model: Any, view: View) -> dict[str, dict[str, float]]:
             how = "mutual" if mutual else "strongest"
             scores[f"{task.gold}, {how}"] = score_links(links, gold).as_dict()
     return scores
+
+
+def _rows_with(word: re.Pattern[str], data: Path) -> int:
+    """Training rows whose French side has a word that begins so."""
+    files = data.glob("*.en-fr.train.tsv.xz")
+    return sum(bool(word.search(french)) for path in files for _, french in prepare.read_pairs(path))
 
 
 def _checksums(data: Path) -> dict[str, Any]:
@@ -211,7 +219,9 @@ def _model_fields(folder: Path, model: Any, by_set: Scores) -> dict[str, Any]:
         "default": True,
     }
     return {
-        "header": yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=1000).rstrip(),
+        "header": yaml.safe_dump(
+            header, allow_unicode=True, sort_keys=False, default_flow_style=None, width=1000
+        ).rstrip(),
         "name": folder.name,
         "layers": layers,
         "dim": model.config["dim"],
@@ -273,7 +283,8 @@ def _curve(folder: Path, by_set: Scores, results: Path) -> str:
 def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     chosen = alignment["chosen"]
     (row,) = [r for r in alignment["agreement"] if all(r[k] == chosen[k] for k in ("layer", "head", "shift"))]
-    head = "the mean of its heads" if chosen["head"] is None else f"head {chosen['head']}"
+    layer = "the mean of all layers and heads" if chosen["layer"] is None else f"layer {chosen['layer']}"
+    head = "" if chosen["head"] is None else f", head {chosen['head']}"
     step = "reads" if chosen["shift"] else "generates"
     gold = [
         f"Alignment error rate on {name} links: {100 * scored['aer']:.1f} "
@@ -283,10 +294,12 @@ def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     engine = regard.fast(model)
     examples = [f"- {text} → {regard.translate(text, engine, to)}" for text, to in EXAMPLES]
     return {
-        "view": f"layer {chosen['layer']}, {head}, at the step that {step} a token",
-        "agreement": f"{row['de']:.1%} with German, {row['fr']:.1%} with French",
+        "view": f"{layer}{head}, at the step that {step} a token",
+        "agreement": f"{row['de']:.1%} of the links with German, {row['fr']:.1%} with French",
         "pairs": alignment["pairs"],
         "gold": "".join(gold),
+        "entarter": ENTARTER.format(alignment["entarter"])
+        + (".", "; it cannot know it.")[not alignment["entarter"]],
         "examples": "\n".join(examples),
     }
 

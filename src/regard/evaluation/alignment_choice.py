@@ -114,15 +114,16 @@ def view_agreement(
 def _links_by_view(
     sources: Sequence[str], targets: Sequence[str], model: Translator
 ) -> dict[View, list[Links]]:
-    """The strongest links of each pair, by every layer, each of its heads and their mean, and both steps."""
+    """The strongest links of each pair, by the mean of all, by layers and by heads, at both steps."""
     by_view: dict[View, dict[int, Links]] = {}
     for i, attention in attention_of_pairs(sources, targets, model):
         source = Words.of_text(model.source_tokenizer, sources[i])
         target = Words.of_text(model.target_tokenizer, targets[i])
-        for layer, name in enumerate(attention.names("cross")):
-            heads = len(attention[name])
-            for head, shift in product((None, *(range(heads) if heads > 1 else ())), (False, True)):
-                view = View(layer, head, shift)
-                links = strongest(word_weights(view(attention), source, target))
-                by_view.setdefault(view, {})[i] = links
+        layers = {layer: len(attention[name]) for layer, name in enumerate(attention.names("cross"))}
+        places = [(None, None), *((layer, None) for layer in layers)]
+        places += [(layer, head) for layer, heads in layers.items() for head in range(heads) if heads > 1]
+        for (layer, head), shift in product(places, (False, True)):
+            view = View(layer, head, shift)
+            links = strongest(word_weights(view(attention), source, target))
+            by_view.setdefault(view, {})[i] = links
     return {view: [links[i] for i in range(len(sources))] for view, links in by_view.items()}
