@@ -103,3 +103,11 @@ def test_a_multilingual_model_has_a_target_for_every_text(text, to, token, tmp_p
     run = model.run(Job(text, to))
     assert run.sides["source"].tokens[0] == token
     assert run.output["text"] == regard.translate(text, model.model, None if ">>" in text else token[2:4])
+
+
+@pytest.mark.parametrize(
+    ("alignment", "layer"), [({"layer": 0}, 0), ({"layer": 0, "shift": True}, None), (None, None)]
+)
+def test_the_alignment_view_begins_with_the_layer_of_the_card(alignment, layer, translator, monkeypatch):
+    monkeypatch.setattr(translator, "card", {"alignment": alignment}, raising=False)
+    assert ExploredModel(translator, "model").describe()["alignment"] == layer

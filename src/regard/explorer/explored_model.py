@@ -33,6 +33,7 @@ from regard.models.model import COMMANDS
 from regard.models.tagger import Tagger
 from regard.models.target_language import language_of, target_languages
 from regard.models.translator import Translator
+from regard.pipelines.align import View
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.encoder_attention import encoder_attention
@@ -95,6 +96,7 @@ class ExploredModel:
             "languages": {"source": source, "target": target, "choices": list(target_languages(self.model))},
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
+            "alignment": _alignment_layer(self.model),
             "views": TASK_VIEWS.get(self.task, VIEWS),
             "can": can_do(self.task),
         }
@@ -133,6 +135,12 @@ class ExploredModel:
             run.private["forward"]()
         calls = [call.weights(batch=0, head=head, stage=stage) for call in seen.calls(name)]
         return float32(torch.cat(calls, -2)[:rows, :columns].cpu())
+
+
+def _alignment_layer(model: Any) -> int | None:
+    """The layer that the alignment view shows first; the page shows the step that generates a token."""
+    view = View.of(model)
+    return None if view.shift else view.layer
 
 
 @contextmanager
