@@ -1,6 +1,7 @@
 """`benchmarks.translator.publish`, `score` and `review`: folder, card and page, with a tiny model."""
 
 import json
+from pathlib import Path
 
 import pytest
 from benchmarks.translator import prepare, publish, review, score
@@ -96,6 +97,24 @@ def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
         json.loads((work / "results" / "data.json").read_text())["europarl.en-fr.test.tsv.xz"]["sha256"],
     ):  # fmt: skip
         assert text in entry.card, text
+
+
+def test_the_rows_of_the_model_are_put_into_the_pages_once(work, tmp_path):
+    folder, log = work / "models" / publish.NAME, work / "results" / "test.json"
+    score.main([str(folder), str(work / "directions"), "--log", str(log), "--split", "test"])
+    scores = [f"{row['bleu']:.1f}" for row in json.loads(log.read_text())["scores"]]
+    for name in ("models.md", "results.md"):
+        text = (Path(__file__).parents[1] / "docs" / name).read_text(encoding="utf-8")
+        kept = [line for line in text.splitlines() if publish.NAME not in line]
+        (tmp_path / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+    for _ in range(2):
+        publish.main(["docs", "--docs", str(tmp_path), *map(str, places(work))])
+    models, results = ((tmp_path / name).read_text(encoding="utf-8") for name in ("models.md", "results.md"))
+    assert models.count(f"| `{publish.NAME}` |") == 1
+    assert f"BLEU {' / '.join(scores[:4])} (en-de, de-en, en-fr, fr-en)" in models
+    rows = [line for line in results.splitlines() if publish.NAME in line]
+    assert [row.split(" test,")[0] for row in rows] == ["| Tatoeba", "| Europarl"]
+    assert f"| {' / '.join(scores[4:])} (one seed) |" in rows[1]
 
 
 def test_rows_are_drawn_for_verdicts_which_stay_and_become_a_page(work, tmp_path, monkeypatch):

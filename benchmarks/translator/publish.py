@@ -4,11 +4,13 @@
     python -m benchmarks.translator.score tatoeba-en-de-fr build/translator/directions --split test \\
         --precision int8 --log benchmarks/results/translator/test.json
     python -m benchmarks.translator.publish card
+    python -m benchmarks.translator.publish docs
 
 `install` copies the int8 folder into the package and stores in its card.json what it was trained for: the
 directions, the beam, and which attention shows the alignment of words (chosen on validation pairs, by the
 agreement of both directions). It keeps the logs of the GPU session and the checksums of the data in
-benchmarks/results/translator. `card` writes card.md and prints tables; every figure is from those files.
+benchmarks/results/translator. `card` writes card.md and prints its tables, `docs` writes the rows of the
+model in docs/models.md and docs/results.md; every figure is from those files.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ EXAMPLES = (
     ("He hit me with a pie.", "fr"),
 )
 ENTARTER = "The French verb of the lecture's second example, *entarter*, is in {} of the training rows"
+PLAN = "`benchmarks/translator`"
+PEERS = {"tatoeba": "47.3 / 55.4 / – / –†, OPUS-MT (74 M parameters) on its own Tatoeba split"}
 STEP = re.compile(r"^step ([a-z-]+): (\d+) s$", re.MULTILINE)
 SCORE = re.compile(r"^ *(\w+) (\w\w-\w\w) test: BLEU ([\d.]+)", re.MULTILINE)
 
@@ -327,21 +331,53 @@ def _verdicts(results: Path) -> str:
     return f"Of {len(rows)} test sentences, read one by one, {counts} (docs/translations.md)."
 
 
+# The pages
+
+
+def write_rows(folder: Path, results: Path, docs: Path) -> None:
+    """Write the rows of the model into the tables of docs/models.md and docs/results.md, or replace them."""
+    test = json.loads((results / "test.json").read_text(encoding="utf-8"))
+    bleu: dict[str, list[str]] = {}
+    for row in test["scores"]:
+        bleu.setdefault(row["corpus"], []).append(f"{row['bleu']:.1f}")
+    task, trained = "translate: English ↔ German, English ↔ French", "Tatoeba (CC BY 2.0 FR), Europarl"
+    score = f"BLEU {' / '.join(bleu['tatoeba'])} ({', '.join(DIRECTIONS)})"
+    own = f"| `{folder.name}` | {task} | {_mebibytes(folder):.1f} MiB | {trained} | {score} | {PLAN} |"
+    _put_rows(docs / "models.md", [own], before="| `film-reviews` |", mark=f"| `{folder.name}` |")
+    mark = f"the bundled `{folder.name}` in int8"
+    rows = [
+        f"| {SETS[corpus]} test, {' / '.join(DIRECTIONS)}: {mark} | `{test['command']}` | "
+        f"{' / '.join(scores)} (one seed) | {PEERS.get(corpus, '–')} | {test['regard']} | {test['date']} |"
+        for corpus, scores in bleu.items()
+    ]
+    _put_rows(docs / "results.md", rows, before="| Tatoeba sample en-de, test |", mark=mark)
+
+
+def _put_rows(page: Path, rows: list[str], *, before: str, mark: str) -> None:
+    """Put rows before the row that begins with `before`; earlier ones, with `mark` in them, go."""
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if mark not in line]
+    (at,) = [i for i, line in enumerate(lines) if line.startswith(before)]
+    page.write_text("\n".join([*lines[:at], *rows, *lines[at:]]) + "\n", encoding="utf-8", newline="\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.translator.publish",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("install", "card"))
+    parser.add_argument("action", choices=("install", "card", "docs"))
     parser.add_argument("model", type=Path, nargs="?", help="install: the int8 folder that came back")
     parser.add_argument("--logs", type=Path, help="install: folder of the files that came back")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of prepare.py")
     parser.add_argument("--folder", type=Path, default=BUNDLED / NAME, help="model folder in the package")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the logs")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="docs: folder of the pages")
     options = parser.parse_args(argv)
     if options.action == "card":
         print(write_card(options.folder, options.results))
+    elif options.action == "docs":
+        write_rows(options.folder, options.results, options.docs)
     elif options.model is None:
         parser.error("install takes the model folder")
     else:
