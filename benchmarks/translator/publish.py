@@ -66,6 +66,7 @@ EXAMPLES = (
 ENTARTER = "The French verb of the lecture's second example, *entarter*, is in {} of the training rows"
 PLAN = "`benchmarks/translator`"
 PEERS = {"tatoeba": "47.3 / 55.4 / – / –†, OPUS-MT (74 M parameters) on its own Tatoeba split"}
+GOALS = {"en-de": 50, "de-en": 56, "en-fr": 54, "fr-en": 57}  # BLEU on Tatoeba test
 STEP = re.compile(r"^step ([a-z-]+): (\d+) s$", re.MULTILINE)
 SCORE = re.compile(r"^ *(\w+) (\w\w-\w\w) test: BLEU ([\d.]+)", re.MULTILINE)
 
@@ -202,6 +203,7 @@ def write_card(folder: Path, results: Path) -> str:
         "command": test["command"],
         "seed": model.card.get("recipe", {}).get("seed"),
         "device": model.card.get("device"),
+        "goals": _goals(by_set),
         "minutes": _minutes(results),
         "verdicts": _verdicts(results),
     }
@@ -237,6 +239,17 @@ def _model_fields(folder: Path, model: Any, by_set: Scores) -> dict[str, Any]:
 
 def _mebibytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.iterdir() if path.name != CARD) / 2**20
+
+
+def _goals(by_set: Scores) -> str:
+    """A line for each goal that is not met."""
+    reached = {direction: by_set["tatoeba", direction]["bleu"] for direction in DIRECTIONS}
+    missed = [
+        f"{direction}: the goal is {goal} BLEU on Tatoeba; {goal - reached[direction]:.1f} are missing.\n"
+        for direction, goal in GOALS.items()
+        if reached[direction] < goal
+    ]
+    return "".join([*missed, f"{PLAN} says what was tried.\n\n"]) if missed else ""
 
 
 def _data_rows(data: dict[str, Any]) -> list[str]:
