@@ -76,7 +76,7 @@ def test_logs_are_kept_without_paths_of_the_machine(work):
 
 def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
     folder, log = work / "models" / publish.NAME, work / "results" / "test.json"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DataError, match="there is no .*test.json; `install` and"):
         publish.main(["card", *map(str, places(work))])
     score.main([str(folder), str(work / "directions"), "--limit", "2", "--log", str(log), "--split", "test"])
     with pytest.raises(OptionError, match="is not about this model and whole test sets"):
@@ -113,7 +113,7 @@ def test_the_rows_of_the_model_are_put_into_the_pages_once(work, tmp_path):
     assert models.count(f"| `{publish.NAME}` |") == 1
     assert f"BLEU {' / '.join(scores[:4])} (en-de, de-en, en-fr, fr-en)" in models
     rows = [line for line in results.splitlines() if publish.NAME in line]
-    assert [row.split(" test,")[0] for row in rows] == ["| Tatoeba", "| Europarl"]
+    assert [row.split(",")[0] for row in rows] == ["| Tatoeba test", "| Europarl test"]
     assert f"| {' / '.join(scores[4:])} (one seed) |" in rows[1]
 
 

@@ -1,8 +1,9 @@
 """Put the trained translator into the package: the folder, its settings, its card.
 
     python -m benchmarks.translator.publish install MODEL --logs FOLDER
-    python -m benchmarks.translator.score tatoeba-en-de-fr build/translator/directions --split test \\
-        --precision int8 --log benchmarks/results/translator/test.json
+    python -m benchmarks.translator.score src/regard/models/bundled/tatoeba-en-de-fr \\
+        build/translator/directions --split test --precision int8 \\
+        --log benchmarks/results/translator/test.json
     python -m benchmarks.translator.publish card
     python -m benchmarks.translator.publish docs
 
@@ -52,8 +53,8 @@ DATA = Path("build/translator/data")
 BEAM = 4
 VIEW_PAIRS = 500  # validation pairs of each language by which the attention of alignments is chosen
 SETS = {  # names in tables
-    "tatoeba": "Tatoeba",
-    "europarl": "Europarl",
+    "tatoeba": "Tatoeba test",
+    "europarl": "Europarl test",
     "newstest2013": "newstest2013",
     "multi30k": "Multi30k test_2016",
 }
@@ -170,6 +171,12 @@ def _checksums(data: Path) -> dict[str, Any]:
     }
 
 
+def _read_log(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"there is no {path}; `install` and benchmarks.translator.score --log write the logs")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -179,10 +186,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 def write_card(folder: Path, results: Path) -> str:
     """Write card.md from the logs; return the tables for docs/results.md."""
-    test, data, alignment = (
-        json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("test", "data", "alignment")
-    )
+    test, data, alignment = (_read_log(results / f"{name}.json") for name in ("test", "data", "alignment"))
     if test["model"]["sha256"] != file_sha256(folder / WEIGHTS) or test["split"] != "test" or test["limit"]:
         raise OptionError(
             f"{results / 'test.json'} is not about this model and whole test sets; run "
@@ -349,7 +353,7 @@ def _verdicts(results: Path) -> str:
 
 def write_rows(folder: Path, results: Path, docs: Path) -> None:
     """Write the rows of the model into the tables of docs/models.md and docs/results.md, or replace them."""
-    test = json.loads((results / "test.json").read_text(encoding="utf-8"))
+    test = _read_log(results / "test.json")
     bleu: dict[str, list[str]] = {}
     for row in test["scores"]:
         bleu.setdefault(row["corpus"], []).append(f"{row['bleu']:.1f}")
@@ -357,11 +361,11 @@ def write_rows(folder: Path, results: Path, docs: Path) -> None:
     score = f"BLEU {' / '.join(bleu['tatoeba'])} ({', '.join(DIRECTIONS)})"
     own = f"| `{folder.name}` | {task} | {_mebibytes(folder):.1f} MiB | {trained} | {score} | {PLAN} |"
     _put_rows(docs / "models.md", [own], before="| `film-reviews` |", mark=f"| `{folder.name}` |")
-    mark = f"the bundled `{folder.name}` in int8"
+    mark, command_text = f"the bundled `{folder.name}` in int8", f"`{test['command']}`"
     rows = [
-        f"| {SETS[corpus]} test, {' / '.join(DIRECTIONS)}: {mark} | `{test['command']}` | "
+        f"| {SETS[corpus]}, {' / '.join(DIRECTIONS)}: {mark} | {'' if i else command_text} | "
         f"{' / '.join(scores)} (one seed) | {PEERS.get(corpus, '–')} | {test['regard']} | {test['date']} |"
-        for corpus, scores in bleu.items()
+        for i, (corpus, scores) in enumerate(bleu.items())
     ]
     _put_rows(docs / "results.md", rows, before="| Tatoeba sample en-de, test |", mark=mark)
 

@@ -23,6 +23,7 @@ from benchmarks.translator.publish import NAME, RESULTS
 from benchmarks.translator.score import DIRECTIONS
 from regard.data.tokenizer import split_language
 from regard.errors import DataError
+from regard.models.catalog import BUNDLED
 
 TABLE = "review.tsv"
 PAGE = Path("docs/translations.md")
@@ -61,6 +62,8 @@ def translations(sources: list[str], direction: str, model: Any) -> list[str]:
 
 def read(path: Path) -> list[Row]:
     """The rows of the table; a row with an unknown verdict, or without a reason, is an error."""
+    if not path.is_file():
+        raise DataError(f"there is no {path}; make it with `{DRAW}`")
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     for number, row in enumerate(rows, 2):
@@ -133,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("action", choices=("draw", "page"))
     parser.add_argument("directions", type=Path, nargs="?", help="draw: folder of prepare.py --directions")
-    parser.add_argument("--model", default=NAME, help="model folder or name")
+    parser.add_argument("--model", default=BUNDLED / NAME, help="model folder or name")
     parser.add_argument("--table", type=Path, default=RESULTS / TABLE)
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(argv)
