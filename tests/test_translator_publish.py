@@ -93,7 +93,7 @@ def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
     for text in (
         "## Data\n", "## Scores\n", "## Reproduce\n", "## Limits\n", "teacher 5.0, student 1.5; 6.5 in all",
         "| the teacher, not quantized | 51.2 | – | – | – |", record["signatures"]["chrf"],
-        "Cats do not like dogs. → ",
+        "Cats do not like dogs. → ", "- `student`: English ↔ German",
         json.loads((work / "results" / "data.json").read_text())["europarl.en-fr.test.tsv.xz"]["sha256"],
     ):  # fmt: skip
         assert text in entry.card, text

@@ -33,6 +33,7 @@ from benchmarks.align import TASKS
 from benchmarks.peers import command
 from benchmarks.translator import prepare
 from benchmarks.translator.score import CORPORA, DIRECTIONS, WEIGHTS
+from benchmarks.translator.session import RECIPES
 from regard.errors import DataError, OptionError
 from regard.evaluation.alignment import score as score_links
 from regard.evaluation.alignment_choice import view_agreement
@@ -208,7 +209,8 @@ def write_card(folder: Path, results: Path) -> str:
         "seed": model.card.get("recipe", {}).get("seed"),
         "device": model.card.get("device"),
         "goals": _goals(by_set),
-        "minutes": _minutes(results),
+        "minutes": _minutes(_steps(results)),
+        "recipes": "\n".join(_recipe_lines(_steps(results))),
         "verdicts": _verdicts(results),
     }
     text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(fields)
@@ -325,16 +327,27 @@ def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     }
 
 
-def _minutes(results: Path) -> str:
+def _steps(results: Path) -> dict[str, float]:
     """The minutes of each step of the GPU session, from its log."""
     log = results / "schedule.txt"
     steps = STEP.findall(log.read_text(encoding="utf-8")) if log.is_file() else []
     if not steps:
-        raise DataError(
-            f"{log} has no line `step NAME: N s`; keep the log of the session with install --logs"
-        )
-    each = ", ".join(f"{name} {int(seconds) / 60:.1f}" for name, seconds in steps)
-    return f"Minutes of the steps: {each}; {sum(int(seconds) for _, seconds in steps) / 60:.1f} in all."
+        raise DataError(f"{log} has no line `step NAME: N s`; keep the log with install --logs")
+    return {name: int(seconds) / 60 for name, seconds in steps}
+
+
+def _minutes(steps: dict[str, float]) -> str:
+    each = ", ".join(f"{name} {minutes:.1f}" for name, minutes in steps.items())
+    # The teacher is scored beside other steps.
+    total = sum(minutes for name, minutes in steps.items() if name != "score-teacher")
+    return f"Minutes of the steps: {each}; {total:.1f} in all."
+
+
+def _recipe_lines(steps: dict[str, float]) -> list[str]:
+    """A line for each recipe that was trained, in order, with what it says about itself."""
+    paths = [RECIPES / f"{name}.yaml" for name in steps]
+    recipes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    return [f"- `{recipe['name']}`: {recipe['about']}" for recipe in recipes]
 
 
 def _verdicts(results: Path) -> str:
