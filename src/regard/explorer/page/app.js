@@ -159,7 +159,7 @@ function force(prefix, from) {
 
 function showModel() {
   const { source, target, choices } = model.languages;
-  const direction = source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
+  const direction = source && target ? `${source} → ${target}` : null; // of several languages, a field has the choice
   const size = model.parameters >= 1e6 ? `${(model.parameters / 1e6).toFixed(1)} M` : `${Math.round(model.parameters / 1e3)} k`;
   const name = model.choices // another one is another page: nothing of this text belongs to it
     ? choice("model", model.choices, state.model || "0", (index) => { location.search = index === "0" ? "" : `?model=${index}`; }, true)
