@@ -194,8 +194,8 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
 
     @app.get(f"{api}/runs/{{identity}}", include_in_schema=False)
     async def describe(identity: str) -> Response:
-        found = explorer.store.get(identity)
-        return json_response(json.dumps(found.describe(identity), ensure_ascii=False))
+        run = explorer.store.get(identity)
+        return json_response(json.dumps(run.describe(identity), ensure_ascii=False))
 
     @app.get(f"{api}/runs/{{identity}}/statistics", include_in_schema=False)
     async def statistics(identity: str) -> Response:

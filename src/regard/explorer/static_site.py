@@ -56,17 +56,17 @@ def write_site(folder: str | Path, model: Any, name: str, *, overwrite: bool = F
 def site_files() -> dict[str, bytes]:
     """The files of the page and of the engine, by name; `api.js` asks the engine instead of a server."""
     package = files("regard.explorer")
-    found = {entry.name: entry.read_bytes() for entry in package.joinpath("page").iterdir()}
-    found |= {entry.name: entry.read_bytes() for entry in package.joinpath("static").iterdir()}
-    found["api.js"] = found.pop("static_api.js")
+    contents = {entry.name: entry.read_bytes() for entry in package.joinpath("page").iterdir()}
+    contents |= {entry.name: entry.read_bytes() for entry in package.joinpath("static").iterdir()}
+    contents["api.js"] = contents.pop("static_api.js")
     for name in WITHOUT:
-        del found[name]
-    for name, content in found.items():
+        del contents[name]
+    for name, content in contents.items():
         if name.endswith(".html"):
-            found[name] = content.replace(CHARSET.encode(), META.encode())
+            contents[name] = content.replace(CHARSET.encode(), META.encode())
         elif name.endswith((".js", ".css")):
-            found[name] = _compact(content.decode()).encode()
-    return found
+            contents[name] = _compact(content.decode()).encode()
+    return contents
 
 
 def _compact(text: str) -> str:

@@ -66,9 +66,9 @@ export function show(given) {
   }
 
   addEventListener("message", ({ source, data: message }) => {
-    const { view, ...asked } = (source === parent && message?.regard) || {};
-    if (view !== given.view || !given.layers[asked.layer] || Object.keys(chosen).every((key) => chosen[key] === asked[key])) return;
-    Object.assign(chosen, asked);
+    const { view, ...requested } = (source === parent && message?.regard) || {};
+    if (view !== given.view || !given.layers[requested.layer] || Object.keys(chosen).every((key) => chosen[key] === requested[key])) return;
+    Object.assign(chosen, requested);
     load();
   });
   document.getElementById("view").append(el("section.card",

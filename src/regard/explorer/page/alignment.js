@@ -76,16 +76,16 @@ export function alignmentView(run, model, actions) {
     score.replaceChildren();
     if (!state.links || !model.can?.includes("gold")) return;
     try {
-      const found = await api.gold(run, map.index, headOf(map), state.links);
+      const scored = await api.gold(run, map.index, headOf(map), state.links);
       const number = (entry) => (entry.special ? null : entry.tokens[0]);
       const at = (all, side, word) => {
         const first = side.words.filter((w) => !w.special)[word].tokens[0];
         return all.findIndex((entry) => number(entry) === first);
       };
-      matrix.mark(found.possible.map(([s, t]) => ({ row: at(rows, run.sides.target, t), column: at(columns, run.sides.source, s),
-        sure: found.sure.some(([a, b]) => a === s && b === t) })));
-      score.replaceChildren("AER ", el("b.num", found.aer.toFixed(3)),
-        el("span.dim", ` · precision ${found.precision.toFixed(3)} · recall ${found.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
+      matrix.mark(scored.possible.map(([s, t]) => ({ row: at(rows, run.sides.target, t), column: at(columns, run.sides.source, s),
+        sure: scored.sure.some(([a, b]) => a === s && b === t) })));
+      score.replaceChildren("AER ", el("b.num", scored.aer.toFixed(3)),
+        el("span.dim", ` · precision ${scored.precision.toFixed(3)} · recall ${scored.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
     } catch (error) { score.replaceChildren(el("span.error", { role: "alert" }, error.message)); }
   }
 

@@ -68,7 +68,7 @@ export const diversity = async (run, map) => (await ofRun(run, (id) => answer(`r
 /** Add the mean entropy and distance of its heads to every map of a run. */
 export function headStatistics(run) {
   run.statistics ??= ofRun(run, (id) => answer(`runs/${id}/statistics`)).then((response) => response.json())
-    .then((all) => all.forEach((found, i) => Object.assign(run.maps[i], found)));
+    .then((all) => all.forEach((numbers, i) => Object.assign(run.maps[i], numbers)));
   return run.statistics;
 }
 

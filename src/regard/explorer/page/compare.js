@@ -14,10 +14,10 @@ const PAIR = /([\p{L}\p{M}'’]+)\/([\p{L}\p{M}'’]+)/u;
 
 /** The two texts and words of a template such as "the doctor said he/she was late"; null if it has none. */
 export function variants(template) {
-  const found = PAIR.exec(template);
-  if (!found) return null;
-  const [whole, a, b] = found, at = found.index;
-  return { words: [a, b], texts: [a, b].map((word) => template.slice(0, at) + word + template.slice(at + whole.length)) };
+  const match = PAIR.exec(template);
+  if (!match) return null;
+  const [pair, a, b] = match, at = match.index;
+  return { words: [a, b], texts: [a, b].map((word) => template.slice(0, at) + word + template.slice(at + pair.length)) };
 }
 
 const simple = ({ output: out }) => out.text ?? out.label ?? (out.tags ? out.words.map((word, i) => `${word}/${out.tags[i]}`).join(" ") : "");
@@ -60,8 +60,8 @@ function pictures(runs, names) {
 
   /** The map of a run that corresponds to map `index` of the first. */
   function same(run) {
-    const { kind, layer } = runs[0].maps[index], found = run.maps.map((map, i) => ({ ...map, i })).filter((map) => map.kind === kind);
-    return found.find((map) => map.layer === layer) ?? found.at(-1);
+    const { kind, layer } = runs[0].maps[index], maps = run.maps.map((map, i) => ({ ...map, i })).filter((map) => map.kind === kind);
+    return maps.find((map) => map.layer === layer) ?? maps.at(-1);
   }
 
   async function part(run) {
@@ -90,13 +90,13 @@ function pictures(runs, names) {
       data[r * columns.length + c] = b.data[j * b.columns.length + n] - a.data[i * a.columns.length + m];
     }));
     const most = largest(data);
-    const part_ = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
+    const section = picture(`difference: ${inside(names[1])} − ${inside(names[0])}`, "Difference of the two", { data, rows: rows.map(([i]) => a.rows[i]), columns: columns.map(([i]) => a.columns[i]) },
       { signed: true, limit: most }, (x) => (x > 0 ? "+" : "") + (Math.abs(x) < 5e-4 ? "0.000" : x.toFixed(3)));
-    part_.append(el("p.legend.dim", `less −${most.toFixed(2)}`, el("i.signed"), `+${most.toFixed(2)} more`));
+    section.append(el("p.legend.dim", `less −${most.toFixed(2)}`, el("i.signed"), `+${most.toFixed(2)} more`));
     const single = (side, pairs) => [a, b].flatMap((one, k) => one[side].filter((_, i) => pairs.every((pair) => pair[k] !== i)).map((entry) => inside(entry.text)));
     const left = [["rows", rows], ["columns", columns]].map(([side, pairs]) => [side, single(side, pairs).join(", ")]).filter(([, list]) => list);
-    if (left.length) part_.append(el("p.dim", `Left out, as only one of the two has them: ${left.map((parts) => parts.join(" ")).join("; ")}.`));
-    return part_;
+    if (left.length) section.append(el("p.dim", `Left out, as only one of the two has them: ${left.map((parts) => parts.join(" ")).join("; ")}.`));
+    return section;
   }
 
   async function load() {
@@ -145,7 +145,7 @@ export function view(run, model, { request }) {
   }
 
   /** The requests of the two runs and their names; null if a text is missing. */
-  function wanted() {
+  function requested() {
     if (state.mode === "model") return { requests: [null, { ...request(), model: 1 }], names: model.models.slice(0, 2), words: null };
     if (state.mode === "text") return state.other.trim() ? { requests: [null, { ...request(), text: state.other }], names: [run.text, state.other], words: null } : null;
     const two = variants(state.other || PROBES[model.task][0]);
@@ -157,8 +157,8 @@ export function view(run, model, { request }) {
     if (words && model.task === "fill") {
       const [text] = requests.map(({ text: filled }) => filled);
       const masked = text.replace(new RegExp(`(?<![\\p{L}\\p{M}])${words[0].replace(/[^\p{L}\p{M}]/gu, ".")}(?![\\p{L}\\p{M}])`, "u"), model.mask);
-      const found = await api.run({ ...requests[0], text: masked, candidates: words });
-      return Promise.all(requests.map(async (body) => { const done = await api.run(body); done.output.candidates = found.output.candidates; return done; }));
+      const filled = await api.run({ ...requests[0], text: masked, candidates: words });
+      return Promise.all(requests.map(async (body) => { const done = await api.run(body); done.output.candidates = filled.output.candidates; return done; }));
     }
     const first = requests[0] ? await api.run(requests[0]) : run;
     const second = await (state.mode === "model" ? api.run(requests[1]) : api.runAgainst(first, requests[1]));
@@ -170,17 +170,17 @@ export function view(run, model, { request }) {
     const mine = ++latest;
     error.hidden = true;
     try {
-      const asked = wanted();
-      if (!asked) return;
+      const pair = requested();
+      if (!pair) return;
       result.setAttribute("aria-busy", "true");
-      const runs = await both(asked);
+      const runs = await both(pair);
       if (mine !== latest) return;
       const same = simple(runs[0]) === simple(runs[1]), { cosine } = runs[1].output;
-      const said = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ where underlined.";
-      result.replaceChildren(el("div.pair", runs.map((one, i) => outcome(asked.names[i], one, runs[1 - i]))),
-        el("p.dim.verdict", said), ...[asked.words ? verdict(asked.words, runs) : null].filter(Boolean),
-        ...(runs.every((one) => one.maps.length) ? [pictures(runs, asked.words ?? (state.mode === "model" ? asked.names : ["first text", "second text"]))] : []));
-      announce(said);
+      const summary = cosine !== undefined ? `The cosine of the two vectors is ${cosine.toFixed(4)}.` : same ? "Both outputs are the same." : "The outputs differ where underlined.";
+      result.replaceChildren(el("div.pair", runs.map((one, i) => outcome(pair.names[i], one, runs[1 - i]))),
+        el("p.dim.verdict", summary), ...[pair.words ? verdict(pair.words, runs) : null].filter(Boolean),
+        ...(runs.every((one) => one.maps.length) ? [pictures(runs, pair.words ?? (state.mode === "model" ? pair.names : ["first text", "second text"]))] : []));
+      announce(summary);
     } catch (problem) {
       if (mine === latest) fail(problem);
     } finally { if (mine === latest) result.removeAttribute("aria-busy"); }

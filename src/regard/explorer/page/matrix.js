@@ -24,9 +24,9 @@ function colours() {
 
 function shorten(context, text, width) {
   if (context.measureText(text).width <= width) return text;
-  const letters = [...text];
-  while (letters.length > 1 && context.measureText(letters.join("") + "…").width > width) letters.pop();
-  return letters.join("") + "…";
+  const characters = [...text];
+  while (characters.length > 1 && context.measureText(characters.join("") + "…").width > width) characters.pop();
+  return characters.join("") + "…";
 }
 
 /**
@@ -86,8 +86,7 @@ export class Matrix {
     this.slant = (this.size || usual) < STEEP ? 1.35 : 0.92; // radians; labels of narrow columns would overlap
     this.top = Math.ceil(Math.min(measure(this.columns), 110) * Math.sin(this.slant)) + 18;
     this.tools.hidden = fitting >= LABEL && this.top + usual * this.rows.length <= high;
-    const whole = Math.min((width - this.left - right - 2) / this.columns.length, (high - this.top - 4) / this.rows.length);
-    this.whole = Math.max(0.5, Math.min(this.largest, whole));
+    this.fitCell = Math.max(0.5, Math.min(this.largest, fitting, (high - this.top - 4) / this.rows.length));
     this.cell = this.size || usual;
     const overflows = this.left + this.cell * this.columns.length + right > width || this.top + this.cell * this.rows.length > high;
     if (overflows) { this.left = Math.max(this.left, OVERVIEW + 14); this.top = Math.max(this.top, OVERVIEW + 10); }
@@ -173,10 +172,10 @@ export class Matrix {
     const context = this.canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, w, h);
-    const wide = Math.min(w - left, columns.length * cell - ox), tall = Math.min(h - top, rows.length * cell - oy);
+    const visibleW = Math.min(w - left, columns.length * cell - ox), visibleH = Math.min(h - top, rows.length * cell - oy);
     const sx = this.base.width / (columns.length * cell), sy = this.base.height / (rows.length * cell);
     context.imageSmoothingEnabled = false;
-    if (wide > 0 && tall > 0) context.drawImage(this.base, ox * sx, oy * sy, wide * sx, tall * sy, left, top, wide, tall);
+    if (visibleW > 0 && visibleH > 0) context.drawImage(this.base, ox * sx, oy * sy, visibleW * sx, visibleH * sy, left, top, visibleW, visibleH);
     this.labels(context, ox, oy);
     if (this.overview) {
       context.fillStyle = this.paints.soft;
@@ -185,7 +184,7 @@ export class Matrix {
       context.strokeStyle = accent;
       context.lineWidth = 1.5;
       const [fx, fy] = [OVERVIEW / (columns.length * cell), OVERVIEW / (rows.length * cell)];
-      context.strokeRect(4 + ox * fx, 4 + oy * fy, Math.max(3, wide * fx), Math.max(3, tall * fy));
+      context.strokeRect(4 + ox * fx, 4 + oy * fy, Math.max(3, visibleW * fx), Math.max(3, visibleH * fy));
     }
     context.save();
     context.beginPath();
@@ -261,7 +260,7 @@ export class Matrix {
 
   /** Zoom by a factor around the chosen cell; 0 fits the whole matrix. */
   enlarge(factor) {
-    this.size = factor ? Math.max(this.whole, Math.min(this.largest, this.cell * factor)) : this.whole;
+    this.size = factor ? Math.max(this.fitCell, Math.min(this.largest, this.cell * factor)) : this.fitCell;
     this.layout(true);
     this.centre(Math.max(0, this.row), Math.max(0, this.column));
   }

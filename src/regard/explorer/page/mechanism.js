@@ -23,9 +23,9 @@ const NAMES = { slope: ["bias", ["none", "ALiBi, slope ¼", "ALiBi, slope 1"]], 
 function start() {
   const { words, q, k, v, ...given } = stored("mechanism") ?? {};
   const rows = (x) => Array.isArray(x) && x.length === words.length && x.every((row) => row?.length === 2 && row.every(Number.isFinite));
-  const sound = Array.isArray(words) && words.length > 1 && words.length < 7 && words.every((word) => typeof word === "string") && [q, k, v].every(rows);
+  const valid = Array.isArray(words) && words.length > 1 && words.length < 7 && words.every((word) => typeof word === "string") && [q, k, v].every(rows);
   const options = Object.entries(OPTIONS).map(([key, value]) => [key, CHOICES[key].includes(given[key]) ? given[key] : value]);
-  return { data: sound ? { words, q, k, v } : structuredClone(DEFAULT), options: Object.fromEntries(options) };
+  return { data: valid ? { words, q, k, v } : structuredClone(DEFAULT), options: Object.fromEntries(options) };
 }
 
 export function view() {

@@ -60,7 +60,7 @@ class Tree {
     const widest = [];
     for (const i of line.keys()) if (i) widest[nodes[i].step] = Math.max(widest[nodes[i].step] ?? 0, width(i));
     const left = [0, 4];
-    widest.forEach((wide, step) => { left[step + 1] = left[step] + wide + GAP; });
+    widest.forEach((width, step) => { left[step + 1] = left[step] + width + GAP; });
     const place = (i) => ({ x: left[nodes[i].step], y: line.get(i) * LINE, w: width(i) });
     const best = new Set(hypotheses[0].nodes), final = new Set(hypotheses.flatMap((h) => h.nodes));
     const lasts = hypotheses.map((h) => h.nodes.at(-1));
@@ -130,10 +130,10 @@ class Tree {
 /** The tokens that were considered where a node stands; each can be forced. */
 function alternatives(tree, i, force) {
   const { nodes } = tree, { parent } = nodes[i];
-  const found = nodes.map((node, at) => at).filter((at) => at && nodes[at].parent === parent).sort((a, b) => nodes[b].logP - nodes[a].logP);
+  const children = nodes.map((node, at) => at).filter((at) => at && nodes[at].parent === parent).sort((a, b) => nodes[b].logP - nodes[a].logP);
   return el("table.choices",
     el("thead", el("tr", ["token", "its probability here", "status", ""].map((name) => el(name ? "th" : "td", { scope: name ? "col" : null }, name)))),
-    el("tbody", found.map((at) => {
+    el("tbody", children.map((at) => {
       const p = chance(nodes, at), text = token(nodes[at].token);
       return el("tr", el("th", { scope: "row", dir: "auto", class: at === i ? "now" : "" }, text),
         el("td", meter(p), num(percent(p))),
@@ -192,8 +192,8 @@ export function view(run, model, { request, force }) {
   async function load() {
     const searches = [api.search({ ...request(), prefix: forced })];
     if (forced.length) searches.push(api.search(request()));
-    const [found, original] = await Promise.all(searches);
-    tree = found;
+    const [newTree, original] = await Promise.all(searches);
+    tree = newTree;
     drawn = new Tree(tree, pins, choose);
     space.replaceChildren(drawn.node);
     drawn.show(state.pruned !== "");
@@ -202,8 +202,8 @@ export function view(run, model, { request, force }) {
     if (original) outputs(original);
     const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
     const doubt = free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
-    const asked = Number(state.node);
-    if (doubt) drawn.choose(asked > 0 && asked < tree.nodes.length ? asked : doubt);
+    const selected = Number(state.node);
+    if (doubt) drawn.choose(selected > 0 && selected < tree.nodes.length ? selected : doubt);
     drawn.reveal();
   }
 

@@ -23,8 +23,8 @@ function outputs(run) {
 function chosen(run) {
   const all = outputs(run).map(([i]) => i);
   const side = run.sides.target, row = Number(state.row);
-  const asked = state.token !== "" ? Number(state.token) : state.row === "" || !side ? -1 : state.level === "words" ? side.words[row]?.tokens[0] : row;
-  return all.includes(asked) ? asked : all[0] ?? null;
+  const selected = state.token !== "" ? Number(state.token) : state.row === "" || !side ? -1 : state.level === "words" ? side.words[row]?.tokens[0] : row;
+  return all.includes(selected) ? selected : all[0] ?? null;
 }
 
 const value = (x) => (x === null ? "–" : x.toFixed(2).replace("-", "−"));
@@ -53,7 +53,7 @@ function figure({ name, title, value: x, band, beyond, mark, scale, reading }) {
 }
 
 /** The verdict on all figures. */
-const judged = ({ claim, reason }) => [bold(claim), `: ${reason}.`];
+const sentence = ({ claim, reason }) => [bold(claim), `: ${reason}.`];
 
 /** The importance of tokens by three measures, each scaled to its largest value. */
 function scores({ tokens, scores: by }) {
@@ -82,22 +82,22 @@ export function view(run, model) {
     showWords();
     body.setAttribute("aria-busy", "true");
     try {
-      const found = await api.trust(run, row, attention);
+      const trust = await api.trust(run, row, attention);
       if (mine !== row) return;
-      if (found.reason) {
+      if (trust.reason) {
         title.textContent = "Does attention explain the output?";
-        body.replaceChildren(el("p.empty", found.reason));
+        body.replaceChildren(el("p.empty", trust.reason));
         return;
       }
-      const tested = found.attention.at(-1);
+      const tested = trust.attention.at(-1);
       select.querySelector("select").value = tested;
-      title.replaceChildren("Does attention explain ", bold(found.prediction), "?");
-      sub.textContent = `The model gave it a probability of ${percent(found.probability)}.${outputs(run).length > 1 ? " Click another one below." : ""}`;
-      body.replaceChildren(el("p.notice", { id: "verdict", "data-grade": found.verdict.grade }, judged(found.verdict), ` This concerns one token of this text and ${mapName(maps.find((map) => map.name === tested) ?? maps.at(-1), "mean")}.`),
-        el("p.legend.dim", el("i.chance"), "what chance would give, or too little to count", ranked(found)),
-        el("div.figures", found.figures.map(figure)),
-        el("h3", "Importance of each token, by three measures"), scores(found));
-      announce(`${found.verdict.claim}: ${found.verdict.reason}`);
+      title.replaceChildren("Does attention explain ", bold(trust.prediction), "?");
+      sub.textContent = `The model gave it a probability of ${percent(trust.probability)}.${outputs(run).length > 1 ? " Click another one below." : ""}`;
+      body.replaceChildren(el("p.notice", { id: "verdict", "data-grade": trust.verdict.grade }, sentence(trust.verdict), ` This concerns one token of this text and ${mapName(maps.find((map) => map.name === tested) ?? maps.at(-1), "mean")}.`),
+        el("p.legend.dim", el("i.chance"), "what chance would give, or too little to count", ranked(trust)),
+        el("div.figures", trust.figures.map(figure)),
+        el("h3", "Importance of each token, by three measures"), scores(trust));
+      announce(`${trust.verdict.claim}: ${trust.verdict.reason}`);
     } catch (error) {
       body.replaceChildren(el("p.error", { role: "alert" }, error.message));
     } finally { body.removeAttribute("aria-busy"); }
@@ -121,13 +121,13 @@ export function updateLine(node, run, map, head, show) {
   clearTimeout(waiting);
   node.replaceChildren();
   if (!explains(run, map)) return;
-  const asked = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
-  if (map.columns > SHORT) { node.replaceChildren(asked, link); return; }
+  const question = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
+  if (map.columns > SHORT) { node.replaceChildren(question, link); return; }
   waiting = setTimeout(async () => {
     try {
       const { reason, verdict } = await api.trust(run, chosen(run), map.name);
       if (reason) { node.textContent = reason; return; }
-      node.replaceChildren(asked, ...judged(verdict), " ", link);
+      node.replaceChildren(question, ...sentence(verdict), " ", link);
     } catch (error) { node.textContent = error.message; }
   }, 350);
 }

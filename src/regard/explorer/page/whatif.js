@@ -184,7 +184,7 @@ export function view(run, model, { runAgain }) {
       result.replaceChildren(el("div.pair", left, right), el("p.dim.verdict", same ? "The output stays the same." : "The output changes; underlined words differ."),
         ...[searched(after.output, run.output, run.request.beam ?? 1), comparison(after.output), below].filter(Boolean));
       maps.replaceChildren(...(request.change === "weights" ? [] : pictures(sameAsEdited(request) ? [after] : [run, after], run, request)));
-      if (request.change === "weights") figure(request).then((found) => below.replaceChildren(...[found].filter(Boolean)), fail);
+      if (request.change === "weights") figure(request).then((note) => below.replaceChildren(...[note].filter(Boolean)), fail);
       announce(same ? "The output stays the same." : `The output changes to ${after.output.text ?? after.output.label ?? ""}`);
     } catch (problem) {
       if (added) { changes.pop(); showList(); }

@@ -18,12 +18,12 @@ export class Run {
       const kind = kindOf(name), [rowSide, columnSide] = SIDES[kind];
       layers[kind] = (layers[kind] ?? -1) + 1;
       return { name, kind, layer: layers[kind], heads, rows, columns, rowSide, columnSide, thumbnail: [Math.min(rows, THUMBNAIL), Math.min(columns, THUMBNAIL)],
-        entropy: this.each(index, entropy), distance: this.each(index, (w) => distance(w, rows, columns, kind)), rowsEditable: true };
+        entropy: this.measureHeads(index, entropy), distance: this.measureHeads(index, (w) => distance(w, rows, columns, kind)), rowsEditable: true };
     });
     return { id, model: 0, task: "translate", text: this.text, output: this.output, sides: this.sides, maps };
   }
 
-  each(index, measure) {
+  measureHeads(index, measure) {
     const { heads, columns } = this.maps[index];
     return Array.from({ length: heads }, (_, h) => Math.round(measure(this.head(index, h), columns) * 1e4) / 1e4);
   }
@@ -49,7 +49,7 @@ export class Run {
   }
 }
 
-/** Rows of weights, each a list of vectors by head, as one array, heads × rows × columns. */
+/** Rows of weights, measureHeads a list of vectors by head, as one array, heads × rows × columns. */
 function matrix(name, rows) {
   const heads = rows[0].length, columns = rows.at(-1)[0].length, data = new Float32Array(heads * rows.length * columns);
   rows.forEach((row, r) => row.forEach((weights, h) => data.set(weights, (h * rows.length + r) * columns)));
@@ -74,7 +74,7 @@ function distance(weights, rows, columns, kind) {
   return sum / Math.max(total, 1e-12);
 }
 
-/** The largest weight of each cell of a grid of at most 40 × 40. */
+/** The largest weight of measureHeads cell of a grid of at most 40 × 40. */
 function pool(weights, rows, columns) {
   const height = Math.min(rows, THUMBNAIL), width = Math.min(columns, THUMBNAIL), out = new Float32Array(height * width);
   for (let y = 0; y < height; y++) {

@@ -20,8 +20,8 @@ const BYTE_OF = new Map(BYTES.map((character, byte) => [character, byte]));
 
 /** Split ">>de<< Hello" into ["de", "Hello"]; the code is null if the text does not start with one. */
 export function splitLanguage(text, codes) {
-  const found = /^>>([^ ]*)<<(?: |$)/u.exec(text);
-  return found && codes.includes(found[1]) ? [found[1], text.slice(found[0].length)] : [null, text];
+  const match = /^>>([^ ]*)<<(?: |$)/u.exec(text);
+  return match && codes.includes(match[1]) ? [match[1], text.slice(match[0].length)] : [null, text];
 }
 
 export class Tokenizer {
@@ -78,10 +78,10 @@ export class Tokenizer {
   /** The tokens of a piece of text as [id, UTF-16 length] pairs. */
   piece(text) {
     if (this.kind === "word") return [[this.ids.get(text) ?? UNK, text.length]];
-    const letters = this.kind === "byte-bpe"
+    const characters = this.kind === "byte-bpe"
       ? [...text].flatMap((c) => [...new TextEncoder().encode(c)].map((byte, i, all) => [BYTES[byte], i === all.length - 1 ? c.length : 0]))
       : [...text].map((c) => [c, c.length]);
-    const symbols = letters.map(([letter, length]) => [this.ids.get(letter) ?? UNK, length]);
+    const symbols = characters.map(([character, length]) => [this.ids.get(character) ?? UNK, length]);
     while (symbols.length > 1) {
       let best = null, at = -1;
       for (let i = 0; i + 1 < symbols.length; i++) {
@@ -125,16 +125,16 @@ export class Tokenizer {
     const spans = [];
     if (this.kind === "byte-bpe") {
       const data = ids.map((id) => (this.isText(id) ? bytes([this.pieces[id]]) : []));
-      let characters = 0; // lead bytes so far
-      for (const part of data) {
-        const first = characters + (part.length && !isLead(part[0]) ? -1 : 0);
-        for (const byte of part) if (isLead(byte)) characters++;
-        spans.push(part.length ? [Math.max(0, first), Math.max(1, characters)] : null);
+      let count = 0; // characters so far: each has one lead byte
+      for (const tokenBytes of data) {
+        const first = count + (tokenBytes.length && !isLead(tokenBytes[0]) ? -1 : 0);
+        for (const byte of tokenBytes) if (isLead(byte)) count++;
+        spans.push(tokenBytes.length ? [Math.max(0, first), Math.max(1, count)] : null);
       }
-      const letters = [...decodeUtf8(data.flat())], starts = [0];
-      for (const letter of letters) starts.push(starts.at(-1) + letter.length);
-      text = letters.join("");
-      for (const span of spans) if (span) span.forEach((c, i) => { span[i] = starts[Math.min(c, letters.length)]; });
+      const characters = [...decodeUtf8(data.flat())], starts = [0];
+      for (const character of characters) starts.push(starts.at(-1) + character.length);
+      text = characters.join("");
+      for (const span of spans) if (span) span.forEach((c, i) => { span[i] = starts[Math.min(c, characters.length)]; });
     } else {
       for (const id of ids) {
         const piece = this.isText(id) ? (this.kind === "word" ? " " : "") + this.pieces[id] : "";

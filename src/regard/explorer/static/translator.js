@@ -134,13 +134,13 @@ export class Translator {
 
 /** The indices of the `count` largest values, largest first; the first of equal ones. */
 function best(values, count) {
-  const found = [];
+  const top = [];
   for (let i = 0; i < values.length; i++) {
-    if (found.length === count && !(values[i] > values[found.at(-1)])) continue;
-    let at = found.length;
-    while (at && values[i] > values[found[at - 1]]) at--;
-    found.splice(at, 0, i);
-    if (found.length > count) found.pop();
+    if (top.length === count && !(values[i] > values[top.at(-1)])) continue;
+    let at = top.length;
+    while (at && values[i] > values[top[at - 1]]) at--;
+    top.splice(at, 0, i);
+    if (top.length > count) top.pop();
   }
-  return found;
+  return top;
 }

@@ -84,10 +84,10 @@ const methods = {
     const given = addTarget(text, to), { ids, spans } = source.encode(given);
     if (!ids.length) throw new Error("The tokenizer makes no token of this text; type another.");
     if (ids.length > tokens) throw shorten(ids.length, "tokens", tokens);
-    const input = [...ids, EOS], found = await translator.search(input, { beam, changes, prefix, pause }), best = found[0];
+    const input = [...ids, EOS], hypotheses = await translator.search(input, { beam, changes, prefix, pause }), best = hypotheses[0];
     const plain = (tokens) => target.decode(tokens.filter((token) => token !== EOS));
     const output = { text: plain(best.tokens), logP: best.logP, ended: best.ended, tokenLogP: best.tokenLogP, forced: plain(prefix),
-      hypotheses: found.map(({ tokens, logP, score }) => ({ text: plain(tokens), logP, score })) };
+      hypotheses: hypotheses.map(({ tokens, logP, score }) => ({ text: plain(tokens), logP, score })) };
     if (before) output.comparison = compare(before, { input, tokens: best.tokens, logP: best.logP, changes });
     const sides = { source: source.sideOfText(given, input, [...spans, null]), target: target.sideOfTokens(best.tokens),
       inputs: target.sideOfTokens([2, ...best.tokens.slice(0, -1)]) };
