@@ -84,7 +84,7 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
 
 
 def test_lines_have_at_most_110_columns():
-    """ruff checks Python. The explorer's page is exempt: its size is limited, and it is sent as it is stored."""
+    """ruff checks Python. The page of the explorer is exempt: its size in bytes is limited."""
     root = TESTS.parent
     files = [*PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.yaml"), *(root / "recipes").glob("*.yaml")]
     assert len(files) > 30
