@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
@@ -17,6 +16,7 @@ from regard.files.atomic import write_folder
 from regard.interchange.export.export_model import check_free
 from regard.models import folder as model_folder
 from regard.models.translator import Translator
+from regard.pictures.web_files import compact_file
 
 POLICY = (  # the server's policy without frame-ancestors, which a meta element cannot set
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -64,15 +64,9 @@ def site_files() -> dict[str, bytes]:
     for name, content in contents.items():
         if name.endswith(".html"):
             contents[name] = content.replace(CHARSET.encode(), META.encode())
-        elif name.endswith((".js", ".css")):
-            contents[name] = _compact(content.decode()).encode()
+        else:
+            contents[name] = compact_file(name, content)
     return contents
-
-
-def _compact(text: str) -> str:
-    """Remove lines of comments, and indentation; the page has no string of several lines."""
-    text = re.sub(r"^[ \t]*/\*.*?\*/[ \t]*\n", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^[ \t]*//.*\n|^[ \t]+|^\n", "", text, flags=re.MULTILINE)
 
 
 def _unsupported(model: Any) -> Iterator[str]:
