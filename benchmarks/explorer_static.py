@@ -23,7 +23,7 @@ from regard.errors import OptionError
 from regard.explorer.static_site import write_site
 from regard.models.autoregressive import log_probabilities
 from regard.models.folder import load
-from regard.models.target_language import language_of
+from regard.models.target_language import add_target, language_of
 from regard.pipelines.translate import translate_tokens
 
 NEAR = 1e-4  # of log p: tokens this close are equally good
@@ -120,6 +120,7 @@ def main(arguments: list[str]) -> int:
             source, target = target, source
         rows_of_test = corpora.find("tatoeba-sample").rows("test", source, target)
         texts = [text for text, _ in islice(rows_of_test, options.sentences)]
+        texts = add_target(texts, load(folder), target)  # of a model of several languages
         row = compare(folder, texts)
         rows.append(row)
         print(

@@ -51,7 +51,7 @@ SUBPACKAGES = {
         diagnostic_mlp
         estimated_flops faithfulness is_equivariant is_separable layer_weights ngrams precision
         seed_variance
-        sentence_bleu tagging_scores time_by_length training_cost translation_scores
+        sentence_bleu tagging_scores time_by_length training_cost translation_scores view_agreement
     """,
     "huggingface": "register",
     "interactions": """

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.multilingual import catalogued
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,7 +22,8 @@ from regard.cli import main
 print(regard.__file__)
 q, k, v = torch.randn(3, 2, 4, 100, 16)
 print(regard.attend(q, k, v, mask=regard.Causal()).shape)
-print(len(regard.translate("Wo ist er?")), "language", regard.data.guess_language("Wo ist er?"))
+print("language", regard.data.guess_language("Wo ist er?"))
+print(regard.translate("Wo ist der Bahnhof?"), regard.translate("Where is the station?", to="de"))
 review = "A gripping story, wonderfully acted."
 for arguments in (["lessons", "1"], ["classify", review], ["models"], ["recipes"]):
     sys.argv = ["regard", *arguments]
@@ -68,13 +67,11 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
         (place / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     here = [sys.executable, "-m", "pip", "--python", python]
     run(*here, "install", *pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
-    (tmp_path / "models").mkdir()
-    catalogued(tmp_path / "models")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    clean["REGARD_MODELS"] = str(tmp_path / "models")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REGARD_MODEL"))}
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
     out = run(python, "-c", INSTALLED, cwd=tmp_path, env=clean)
     assert out.startswith(f"{tmp_path}/env/")
     assert "torch.Size([2, 4, 100, 16])" in out and "language de" in out
-    for text in ("soft lookup", "positive\t", "tiny", "multi30k-en-de"):  # of the four commands
+    assert "station" in out and "Bahnhof" in out  # the bundled translator
+    for text in ("soft lookup", "positive\t", "tatoeba-en-de-fr", "multi30k-en-de"):  # of the four commands
         assert text in out, text

@@ -1,7 +1,7 @@
-"""Additive attention on a GPU: torch eager and compiled, regard's tiles, and regard's Triton kernel.
+"""Additive attention on a GPU: regard's Triton kernel, with --peers torch eager and compiled and our tiles.
 
-python -m benchmarks.gpu.additive            # the table: times, memory, error against float64
-python -m benchmarks.gpu.additive --sweep    # also each pass with several block sizes
+python -m benchmarks.gpu.additive --sweep    # errors, times, memory, each pass, several block sizes
+python -m benchmarks.gpu.additive --peers    # beside other systems; torch.compile takes a minute
 
 Queries and keys are projected beforehand: every system computes softmax(Σ w tanh(a + b)) v in float32. One
 row adds the two projections. Predictions are in NOTES.md; results are also written as JSON.
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -34,16 +35,15 @@ System = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 RESULTS = Path(__file__).with_name("results")
 SHAPE = (64, 512, 512, 256)  # batch, queries, keys, features and components of the values
 CHECKED = 2  # sequences compared with float64
+SCALES = (1.0, 3.0, 10.0, 60.0)  # standard deviations of a and b whose errors are shown: all levels of tiles
 # One value of additive_gpu.Blocks at a time; the others keep their defaults.
 SWEEP: dict[str, list[tuple[int, ...]]] = {
-    "energy": [(32, 64, 1, 2), (32, 64, 2, 2), (16, 64, 1, 2), (16, 64, 2, 2), (16, 64, 1, 1), (32, 64, 1, 4),
-               (32, 64, 2, 4), (64, 64, 1, 4), (64, 64, 1, 8), (64, 32, 2, 4), (32, 32, 2, 2)],
-    "combine": [(64, 32, 64, 4, 2), (64, 32, 64, 4, 1), (64, 32, 128, 8, 2), (64, 64, 128, 8, 1),
-                (32, 32, 128, 4, 2), (64, 32, 64, 8, 3)],
-    "scores": [(64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3)],
-    "values": [(128, 4, 2), (64, 4, 2), (64, 4, 3), (128, 8, 2), (256, 8, 1)],
-    "features": [(32, 64, 4), (16, 64, 4), (64, 64, 8), (64, 64, 4), (16, 128, 4), (32, 128, 8), (8, 128, 1),
-                 (16, 64, 2), (32, 32, 2)],
+    "energy": [(64, 64, 4, 2), (32, 64, 4, 2), (64, 64, 8, 2), (32, 32, 2, 2), (64, 32, 4, 2)],
+    "combine": [(32, 32, 128, 4, 2), (32, 32, 64, 4, 3), (32, 32, 256, 8, 2), (16, 64, 128, 4, 2)],
+    "scores": [(64, 4, 2), (32, 4, 2)],
+    "values": [(64, 4, 3), (32, 4, 3), (64, 8, 3)],
+    "features": [(32, 64, 4, 2, 128), (32, 64, 4, 2, 96), (32, 64, 4, 2, 168), (16, 64, 2, 2, 128),
+                 (32, 64, 4, 1, 128), (64, 64, 8, 2, 128)],
 }  # fmt: skip
 
 
@@ -89,14 +89,19 @@ def with_projections(dim: int) -> System:
     return run
 
 
-def systems(dim: int) -> dict[str, System]:
+def systems(dim: int, *, peers: bool) -> dict[str, System]:
+    own = {
+        "regard triton-additive": ours("triton-additive"),
+        "regard triton-additive with projections": with_projections(dim),
+    }
+    if not peers:
+        return own
     return {
+        **own,
+        "regard tiled": ours("tiled"),
         "eager": eager_sum,
         "torch.compile, sum": torch.compile(eager_sum),
         "torch.compile, product": torch.compile(eager_product),
-        "regard tiled": ours("tiled"),
-        "regard triton-additive": ours("triton-additive"),
-        "regard triton-additive with projections": with_projections(dim),
     }
 
 
@@ -166,46 +171,54 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def parts(shape: tuple[int, ...]) -> dict[str, float]:
-    """Milliseconds of each pass with the present `BLOCKS`."""
+def parts(shape: tuple[int, ...], field: str = "") -> dict[str, float]:
+    """Milliseconds of each pass with the present `BLOCKS`, or of those whose name starts with `field`."""
     a, b, w, v = (x.detach() for x in make(shape, 1.0))
     passes = Passes(a[:, None], b[:, None], w[None], v[:, None], VisibleKeys())
-    out, logs, _ = passes.forward(save=False)
-    grad, rows = torch.randn_like(out), next(passes._chunks())[1]
+    out, logs, saved = passes.forward(save=True)
+    grad, rows = torch.randn_like(out), passes.TQP if saved else next(passes._chunks())[1]
     products = (out * grad).sum(-1).view(passes.N, passes.Tq)
-    exponentials = passes._transposed()
     queries, keys = passes._exponentials(passes.a, passes.TQP), passes._exponentials(passes.b, passes.TKP)
-    energies = passes._energies(exponentials, 0, rows, None)
+    energies = passes._energies(queries, keys, 0, rows)
     scores = passes._score_gradients(energies, 0, rows, grad, logs, products)
     da, db, dv = (torch.empty_like(x[:, 0]) for x in (passes.a, passes.b, passes.v))
     steps: dict[str, Callable[[], object]] = {
-        "prepare": passes._transposed,
-        "energy": lambda: passes._energies(exponentials, 0, rows, None),
+        "prepare": lambda: (passes._exponentials(passes.a, passes.TQP),
+                            passes._exponentials(passes.b, passes.TKP)),
+        "energy": lambda: passes._energies(queries, keys, 0, rows),
         "combine": lambda: passes._combine(energies, 0, rows, out, logs),
         "scores": lambda: passes._score_gradients(energies, 0, rows, grad, logs, products),
-        "values": lambda: passes._value_gradients(energies, 0, rows, grad, logs, scores[2], dv),
+        "values": lambda: passes._value_gradients(energies, 0, rows, grad, logs, scores[1], dv),
         "features of queries": lambda: passes._query_gradients(queries, keys, scores, 0, rows, da),
         "features of keys": lambda: passes._key_gradients(queries, keys, scores, 0, rows, db),
+        "products": lambda: (out * grad).sum(-1),
+    }  # fmt: skip
+    chunks = {"prepare": 1.0, "products": 1.0}
+    return {
+        name: milliseconds(step, 0.05) * chunks.get(name, passes.TQP / rows)
+        for name, step in steps.items()
+        if name.startswith(field)
     }
-    chunks = passes.TQP / rows
-    return {name: milliseconds(step) * (1 if name == "prepare" else chunks) for name, step in steps.items()}
 
 
-def sweep(shape: tuple[int, ...]) -> list[dict[str, Any]]:
-    rows, default = [], additive_gpu.BLOCKS
-    for field, options in SWEEP.items():
-        for option in options:
-            additive_gpu.BLOCKS = replace(default, **{field: option})
-            try:
-                times = {n: t for n, t in parts(shape).items() if n.startswith(field)}
-                print(
-                    f"{field} {option}: " + ", ".join(f"{n} {t:.3f} ms" for n, t in times.items()), flush=True
-                )
-            except Exception as error:
-                times = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
-                print(f"{field} {option}: {times['failed'][:90]}", flush=True)
-            rows.append({"field": field, "blocks": option, **times})
-    additive_gpu.BLOCKS = default
+def sweep(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
+    """Each pass with several blocks, without the launches for rare levels; stops after `seconds`."""
+    rows, default, launches, start = [], additive_gpu.BLOCKS, additive_gpu.LAUNCHES, time.perf_counter()
+    additive_gpu.LAUNCHES = (False,)
+    for field, option in ((field, option) for field, options in SWEEP.items() for option in options):
+        if time.perf_counter() - start > seconds:
+            print("sweep stopped: its time is up")
+            break
+        additive_gpu.BLOCKS = replace(default, **{field: option})
+        try:
+            times = parts(shape, field)
+            shown = ", ".join(f"{n} {t:.3f} ms" for n, t in times.items())
+        except Exception as error:
+            times = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
+            shown = times["failed"][:90]
+        print(f"{field} {option}: {shown}", flush=True)
+        rows.append({"field": field, "blocks": option, **times})
+    additive_gpu.BLOCKS, additive_gpu.LAUNCHES = default, launches
     return rows
 
 
@@ -223,30 +236,35 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--sweep-seconds", type=float, default=25.0, help="no further blocks after this time")
+    parser.add_argument("--peers", action="store_true")
     parser.add_argument("--shape", default=",".join(map(str, SHAPE)), help="batch,queries,keys,features")
     parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of a and b")
-    parser.add_argument("--systems", default="", help="only systems whose name contains this")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
     args = parser.parse_args()
     shape = tuple(int(n) for n in args.shape.split(","))
     torch.manual_seed(0)
     print(machine.stamp(torch.cuda.get_device_name()), "Triton", version("triton"))
+    error_by_scale = {scale: errors(ours("triton-additive"), scale, shape) for scale in SCALES}
+    for scale, by_name in error_by_scale.items():
+        shown = ", ".join(f"{n} {x:.1e}" for n, x in by_name.items() if "largest" not in n)
+        print(f"error against float64, deviation {scale:g}: {shown}", flush=True)
     print("| system | forward, ms (without host time) | with backward, ms | GiB | GiB with backward "
           "| error of output / gradients |\n|---|---|---|---|---|---|")  # fmt: skip
     table = []
-    for name, system in systems(shape[3]).items():
-        if args.systems in name:
-            table.append(measure(name, system, shape, args.scale))
-            print(line(table[-1]), flush=True)
-            torch.cuda.empty_cache()
+    for name, system in systems(shape[3], peers=args.peers).items():
+        table.append(measure(name, system, shape, args.scale))
+        print(line(table[-1]), flush=True)
+        torch.cuda.empty_cache()
     pass_times = parts(shape)
-    print("passes, ms: " + ", ".join(f"{name} {t:.3f}" for name, t in pass_times.items()))
+    print("passes, ms: " + ", ".join(f"{n} {t:.3f}" for n, t in pass_times.items()), flush=True)
     after = clocks()
     print(after)
     result = {
         "stamp": machine.stamp(torch.cuda.get_device_name()), "triton": version("triton"), "clocks": after,
         "shape": shape, "scale": args.scale, "blocks": asdict(additive_gpu.BLOCKS), "table": table,
-        "passes": pass_times, "sweep": sweep(shape) if args.sweep else [],
+        "errors": error_by_scale, "passes": pass_times,
+        "sweep": sweep(shape, args.sweep_seconds) if args.sweep else [],
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"additive-{datetime.now(UTC):%Y-%m-%d-%H%M}.json"

@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.peers import command
 from benchmarks.translator.session import ROOT
 
-SHOWN = re.compile(r"validation at|^step [a-z]|BLEU \d|translations by|[Ee]rror|warning|steps/s;")
+SHOWN = re.compile(r"validation at|tokens/s|^step [a-z]|BLEU \d|translations by|[Ee]rror|warning|steps/s;")
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Step:
     name: str
     seconds: float  # that it takes beside training
     share: float = 0.0  # of the time for training that is left
+    in_background: bool = False  # the next step starts at once
 
 
 STEPS = (
     Step("prepare-teacher", 60),
-    Step("teacher", 30, 0.40),
-    Step("teacher-tatoeba", 30, 0.35),
-    Step("distill", 150),
-    Step("score-teacher", 40),
-    Step("student", 45, 0.58),
-    Step("student-tatoeba", 30, 1.0),
-    Step("finish", 45),
+    Step("teacher", 25, 0.44),
+    Step("teacher-tatoeba", 20, 0.28),
+    Step("distill", 80),
+    Step("score-teacher", 0, in_background=True),  # on the GPU, while the cores prepare the student's data
+    Step("student-tatoeba", 45, 1.0),
+    Step("finish", 40),
 )
 
 
@@ -53,30 +53,39 @@ def training_minutes(step: Step, seconds_left: float) -> float:
     return max(0.1, step.share * (seconds_left - sum(other.seconds for other in later)) / 60)
 
 
-def run(minutes: float, root: Path, execute: Callable[[list[str], Path], int]) -> None:
+def run(minutes: float, root: Path, start: Callable[[list[str], Path], subprocess.Popen[bytes]]) -> None:
     """Run all steps; a step that fails is reported in the log, and the next one uses what there is."""
     deadline, log, out = time.monotonic() + 60 * minutes, root / "schedule.txt", root / "out"
     out.mkdir(parents=True, exist_ok=True)
+    running: list[tuple[Step, subprocess.Popen[bytes]]] = []
     for step in STEPS:
         left = deadline - time.monotonic()
         arguments = [step.name]
         if step.share:
             arguments += ["--minutes", f"{training_minutes(step, left):.2f}"]
-        code = execute(arguments, log)
-        if code:
-            with log.open("a", encoding="utf-8") as file:
-                file.write(f"error: step {step.name} ended with exit code {code}\n")
+        running.append((step, start(arguments, log)))
+        if not step.in_background:
+            _finish(*running.pop(), log)
+    for step, process in running:
+        _finish(step, process, log)
     shutil.copy(log, out / "schedule.txt")
     (out / "done").touch()
 
 
-def execute(arguments: list[str], log: Path) -> int:
-    """Run a step as a process of its own, so that its GPU memory is free afterwards."""
+def _finish(step: Step, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for a step and report its failure in the log."""
+    if code := process.wait():
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"error: step {step.name} ended with exit code {code}\n")
+
+
+def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a step as a process of its own, so that its GPU memory is free afterwards."""
     program = [sys.executable, "-m", "benchmarks.translator.session", *arguments]
     with log.open("a", encoding="utf-8") as file:
-        return subprocess.run(
+        return subprocess.Popen(
             program, stdout=file, stderr=file, env=os.environ | {"OUT": str(ROOT / "out")}
-        ).returncode
+        )
 
 
 def wait(minutes: float, root: Path, results: Path, pause: float = 5.0) -> bool:
@@ -95,6 +104,8 @@ def wait(minutes: float, root: Path, results: Path, pause: float = 5.0) -> bool:
             print(f"done: results in {results}", flush=True)
             return True
         if time.monotonic() >= end:
+            if (root / "out").is_dir():  # what there is by now
+                shutil.copytree(root / "out", results, dirs_exist_ok=True)
             print("not done yet: wait again at once", flush=True)
             return False
         time.sleep(pause)
@@ -110,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=27.0)
     options = parser.parse_args(argv)
     if options.action == "run":
-        run(options.minutes, ROOT, execute)
+        run(options.minutes, ROOT, start)
     else:
         wait(options.minutes, ROOT, Path(os.environ.get("OUT", ROOT / "results")))
     return 0

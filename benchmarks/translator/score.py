@@ -2,20 +2,27 @@
 
 python -m benchmarks.translator.score MODEL FOLDER                  validation sets
 python -m benchmarks.translator.score MODEL FOLDER --split test     test sets: once, at the end
+
+`--log FILE` keeps everything that a table needs: scores, signatures, command, version, date and checksums.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
 import regard
 from benchmarks.peers import command
+from regard.decoding.beam import GREEDY, default_beam
 from regard.errors import DataError
+from regard.files.checksums import file_sha256
+from regard.models.folder import model_in
 
 DIRECTIONS = ("en-de", "de-en", "en-fr", "fr-en")
+WEIGHTS = "model.safetensors"
 CORPORA = ("tatoeba", "europarl", "newstest2013", "multi30k")  # those that prepare.py writes
 
 
@@ -30,28 +37,46 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("model", type=Path, help="model folder")
     parser.add_argument("data", type=Path, help="folder of the files per direction, by prepare.py")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--beam", type=int, help="default: that of the model's card, else 5")
     parser.add_argument("--precision", default="auto", help="of the CPU engine: auto, float32 or int8")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--limit", type=int, help="first rows of each set")
     parser.add_argument("--outputs", type=Path, help="folder for the translations")
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="write scores and all that led to them, as JSON"
+    )
     options = parser.parse_args(argv)
-    translator = regard.fast(regard.load(options.model, options.device), options.precision)
+    model = regard.load(options.model, options.device)
+    translator = regard.fast(model, options.precision)
+    stored = default_beam(model.card)
+    beam = options.beam or (5 if stored is GREEDY else stored.size)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     names = [(corpus, direction) for corpus in CORPORA for direction in DIRECTIONS]
     paths = {name: options.data / f"{'.'.join(name)}.{options.split}.tsv" for name in names}
     sets = {name: path for name, path in paths.items() if path.is_file()}
+    results = []
     for (corpus, direction), path in sets.items():
         rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
         sources, references = zip(*rows[: options.limit], strict=True)
         start = time.perf_counter()
-        outputs = [str(x) for x in regard.translate(list(sources), translator, beam=options.beam)]
+        outputs = [str(x) for x in regard.translate(list(sources), translator, beam=beam)]
         seconds = time.perf_counter() - start
         scores = [metric.corpus_score(outputs, [list(references)]).score for metric in (bleu, chrf)]
         print(
             f"{corpus:>14} {direction} {options.split}: BLEU {scores[0]:.2f}, chrF {scores[1]:.1f}, "
             f"{len(outputs)} lines, {seconds:.0f} s",
             flush=True,
+        )
+        results.append(
+            {
+                "corpus": corpus,
+                "direction": direction,
+                "lines": len(outputs),
+                "bleu": round(scores[0], 4),
+                "chrf": round(scores[1], 4),
+                "seconds": round(seconds, 1),
+                "sha256": file_sha256(path),
+            }
         )
         if options.outputs:
             options.outputs.mkdir(parents=True, exist_ok=True)
@@ -65,7 +90,23 @@ def main(argv: list[str] | None = None) -> int:
         raise DataError(
             f"{options.data} has no CORPUS.DIRECTION.{options.split}.tsv; make it with prepare.py"
         )
-    print(f"beam {options.beam}, {options.precision}, {bleu.get_signature()}, {chrf.get_signature()}")
+    print(f"beam {beam}, {options.precision}, {bleu.get_signature()}, {chrf.get_signature()}")
+    if options.log:
+        arguments = sys.argv[1:] if argv is None else argv
+        record = {
+            "command": command.command_line("benchmarks.translator.score", arguments),
+            "regard": regard.__version__,
+            "date": time.strftime("%Y-%m-%d"),
+            "model": {"name": options.model.name, "sha256": file_sha256(model_in(options.model) / WEIGHTS)},
+            "split": options.split,
+            "beam": beam,
+            "precision": options.precision,
+            "signatures": {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())},
+            "limit": options.limit,
+            "scores": results,
+        }
+        options.log.parent.mkdir(parents=True, exist_ok=True)
+        options.log.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

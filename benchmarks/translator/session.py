@@ -21,6 +21,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from benchmarks.peers import command
@@ -28,12 +29,11 @@ from benchmarks.translator import prepare, score, transfer
 
 ROOT = Path("build/translator")  # ignored by git
 RECIPES = Path(__file__).with_name("recipes")
-TATOEBA, PARLIAMENT = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en"), "europarl"
+TATOEBA = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en")
 INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
 EARLIER = ROOT / "earlier"  # a student of an earlier session: training continues from it
 CONTINUED = ("tokenizer={}", "optimizer.lr=0.0008", "schedule.warmup=400")
 PROCESSES = 3  # that distill at the same time
-EUROPARL_SOURCES = 30_000  # of each direction, translated by the teacher
 TINY = (
     "model.dim=32",
     "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
@@ -45,7 +45,10 @@ COMPANIONS = {  # trained on CPU cores beside the GPU: threads of each
     "tatoeba-en-de-bahdanau": 3,
     "tatoeba-fr-en-bahdanau": 3,
 }
-TINY_RUN = ("training.validate_every=20", "training.save_every=20", "batch.tokens=2000", "decoding.beam=2")
+TINY_RUN = (
+    *("training.validate_every=20", "training.save_every=20", "batch.tokens=2000", "decoding.beam=2"),
+    "optimizer.lr=0.002",  # a tiny model that has hardly learned never ends a translation
+)
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,7 @@ class Session:
         self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
 
     def student(self, minutes: float) -> None:
-        parliament = self._distilled(PARLIAMENT)
-        files = self._diversified()
-        files += [parliament] if parliament.is_file() else self._europarl()
+        files = [*self._diversified(), *self._europarl()]
         if EARLIER.is_dir() and not self.tiny:
             own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
         else:
@@ -102,12 +103,21 @@ class Session:
         self._fit("student", files, minutes, own)
 
     def student_tatoeba(self, minutes: float) -> None:
-        self._tune("student", self._diversified(), minutes)
+        """Continue the teacher on references, its own translations and a part of Europarl."""
+        self._tune("student", [*self._diversified(), self._some_europarl()], minutes, start="teacher-tatoeba")
+
+    def _some_europarl(self) -> Path:
+        """A quarter of the Europarl pairs, so that longer sentences are not forgotten."""
+        out = self.work / "europarl.part.tsv"
+        lines = (line for path in self._europarl() for line in path.open(encoding="utf-8", newline="\n"))
+        out.write_text("".join(islice(lines, 0, None, 4)), encoding="utf-8", newline="\n")
+        return out
 
     def _diversified(self) -> list[Path]:
         """References, the teacher's translations, and these as sources (Nguyen et al. 2020), if made."""
-        made = self._distilled("tatoeba"), self.work / "back-translated.tatoeba.tsv"
-        return [*map(self._train, TATOEBA), *(path for path in made if path.is_file())]
+        made = self.distilled, self.work / "back-translated.tsv"
+        references = map(self._train, (*TATOEBA, *INTO_OTHERS))
+        return [*references, *(path for path in made if path.is_file())]
 
     def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
         """Train a recipe from scratch for some minutes in all, or resume its run."""
@@ -115,12 +125,13 @@ class Session:
         tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
         self._train_or_resume(name, files, limit, (*overrides, *tiny))
 
-    def _tune(self, name: str, files: list[Path], minutes: float) -> None:
+    def _tune(self, name: str, files: list[Path], minutes: float, start: str | None = None) -> None:
         """Fine-tune a run for some minutes; the learning rate is 0 after as many steps as fit."""
-        start = f"training.start={json.dumps(str(self.run(name).absolute()))}"
-        if not (self.run(name) / "report.json").is_file():
-            print(f"warning: {self.run(name)} was stopped early; its best model so far is used", flush=True)
-        steps = 40 if self.tiny else self._steps(name, minutes)
+        earlier = self.run(name if start is None else start)
+        if not (earlier / "report.json").is_file():
+            print(f"warning: {earlier} was stopped early; its best model so far is used", flush=True)
+        steps = 40 if self.tiny else self._steps("teacher", minutes)
+        start = f"training.start={json.dumps(str(earlier.absolute()))}"
         tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
         self._train_or_resume(f"{name}-tatoeba", files, limits, (start, *tiny))
@@ -154,16 +165,16 @@ class Session:
 
     # The teacher's translations
 
-    def distill(self, corpus: str) -> None:
-        """Let the teacher translate the sources of a corpus; for Tatoeba all English sentences into both.
+    def distill(self) -> None:
+        """Let the teacher translate all sentences of Tatoeba, the English ones into German and French.
 
         Several processes share the GPU: while one reads and writes text, another searches.
         """
-        out = self._distilled(corpus)
+        out = self.distilled
         if out.is_file():
             return
-        rows = self._sources(corpus)
-        parts = [self.work / f"sources.{corpus}.{i}.tsv" for i in range(1 if self.tiny else PROCESSES)]
+        rows = self._sources()
+        parts = [self.work / f"sources.{i}.tsv" for i in range(1 if self.tiny else PROCESSES)]
         for i, part in enumerate(parts):
             if not part.is_file():
                 part.write_text("".join(rows[i :: len(parts)]), encoding="utf-8", newline="\n")
@@ -179,9 +190,8 @@ class Session:
         out.write_text(
             "".join(path.read_text(encoding="utf-8") for path in translated), encoding="utf-8", newline="\n"
         )
-        if corpus == "tatoeba":
-            back = self.work / "back-translated.tatoeba.tsv"
-            back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
+        back = self.work / "back-translated.tsv"
+        back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
 
     def distill_part(self, sources: Path) -> None:
         """Let the teacher translate a file of sources."""
@@ -225,15 +235,12 @@ class Session:
                 rows.append(prepare.row(translation, text, language))
         return rows
 
-    def _sources(self, corpus: str) -> list[str]:
+    def _sources(self) -> list[str]:
         """Distinct sources with their language token; the second column is not used."""
         rows: dict[str, None] = {}
-        for path in sorted(self.data.glob(f"{corpus}.en-*.train.tsv.xz")):
-            language = path.name.split(".")[1][3:]
-            into = ("de", "fr") if corpus == "tatoeba" else (language,)
-            limit = 500 if self.tiny else EUROPARL_SOURCES if corpus == PARLIAMENT else None
-            for english, other in prepare.read_pairs(path, limit):
-                rows |= dict.fromkeys(prepare.row(english, "-", target) for target in into)
+        for path in sorted(self.data.glob("tatoeba.en-*.train.tsv.xz")):
+            for english, other in prepare.read_pairs(path, 500 if self.tiny else None):
+                rows |= dict.fromkeys(prepare.row(english, "-", target) for target in ("de", "fr"))
                 rows[prepare.row(other, "-", "en")] = None
         return list(rows)
 
@@ -332,10 +339,11 @@ class Session:
         return self.directions / f"{name}.train.tsv"
 
     def _europarl(self) -> list[Path]:
-        return sorted(self.directions.glob(f"{PARLIAMENT}.*.train.tsv"))
+        return sorted(self.directions.glob("europarl.*.train.tsv"))
 
-    def _distilled(self, corpus: str) -> Path:
-        return self.work / f"distilled.{corpus}.tsv"
+    @property
+    def distilled(self) -> Path:
+        return self.work / "distilled.tsv"
 
 
 def _scoring(limit: int | str) -> list[str]:
@@ -350,7 +358,7 @@ def check(data: Path) -> None:
     shutil.rmtree(session.work, ignore_errors=True)
     for step in (
         *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
-        *("teacher-tatoeba", "distill", "score-teacher", "student", "student-tatoeba", "finish"),
+        *("teacher-tatoeba", "distill", "score-teacher", "student-tatoeba", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
     transfer.unpack(session.work / "out", session.work / "unpacked")
@@ -365,8 +373,7 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         assert part is not None
         session.distill_part(part)
     elif step == "distill":
-        for corpus in ("tatoeba", PARLIAMENT):
-            session.distill(corpus)
+        session.distill()
     elif step == "prepare-teacher":
         session.prepare_teacher()
     elif step == "companions":

@@ -32,7 +32,9 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", [n for n in CLASSES if n not in ("compile", "export")])
-@pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled", "triton", "triton-additive"])
+@pytest.mark.parametrize(
+    "kernel", ["regard", "reference", "sdpa", "tiled", "triton", "triton-additive", "triton-short"]
+)
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     backend = backends.regard if kernel == "regard" else backends.KERNEL_BACKENDS[kernel]
     for seed in range(15):
@@ -85,6 +87,37 @@ def test_fused_kernels_and_their_gradients(name, kernel, dtype):
     for a, b, c in zip(gradients, truth, bases, strict=True):
         error, base = (a.double() - b).abs().max().item(), (c.double() - b).abs().max().item()
         assert error <= 2 * (base + 16 * torch.finfo(dtype).eps * b.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("T", [(5, 5), (16, 9), (1, 30), (33, 40), (64, 64)])
+@pytest.mark.parametrize("name", ["plain", "causal", "window", "padding"])
+def test_many_short_sequences_and_their_gradients(name, T, dtype):
+    """Slices of one projection, as a layer passes them; the kernel that attend chooses by itself."""
+    torch.manual_seed(0)
+    B, H, Tk = 300, 4, T[1]
+    packed = [torch.randn(B, t, 3, H, 48, device="cuda").to(dtype) for t in T]
+    leaves = [x.transpose(1, 2).requires_grad_() for x in (packed[0][:, :, 0], *packed[1].unbind(2)[1:])]
+    lengths = torch.arange(B, device="cuda") % (Tk + 1)  # also 0
+    mask = {
+        "plain": None,
+        "causal": Causal(),
+        "window": Window(3, 2),
+        "padding": Padding(lengths, finite=True),
+    }[name]
+    assert explain(*leaves, mask=mask).kernel == "triton-short"
+    results = []
+    for x, kernel in (
+        (leaves, None),
+        ([x.detach().requires_grad_() for x in leaves], "reference"),
+        ([x.detach().double().requires_grad_() for x in leaves], "reference"),
+    ):
+        out = attend(*x, mask=mask, kernel=kernel)
+        grad = torch.linspace(-1, 1, out.numel(), device="cuda").to(dtype).to(out.dtype).view(out.shape)
+        results.append((out, *torch.autograd.grad(out, x, grad)))
+    for ours, plain, true in zip(*results, strict=True):
+        error, base = ((x.double() - true).abs().max().item() for x in (ours, plain))
+        assert error <= 2 * (base + 16 * torch.finfo(dtype).eps * true.abs().max().item())
 
 
 def test_the_plan_on_this_gpu():

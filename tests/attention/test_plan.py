@@ -171,6 +171,7 @@ def test_explain_gives_a_reason_against_every_faster_kernel():
     explanation = explain(*inputs(), normalize=Sparsemax())
     assert list(explanation.not_used) == [
         "cpp",
+        "triton-short",
         "triton",
         "triton-additive",
         "flex",

@@ -14,13 +14,16 @@ import torch
 from regard import Additive, Causal, Padding, Softmax, Window, attend
 from regard.attention import Documents
 from regard.attention.call import make_call
+from regard.attention.energy import AdditiveForm
 from regard.attention.kernels import additive_gpu
+from regard.attention.kernels.additive_gpu import Passes, VisibleKeys
+from regard.attention.kernels.kernel import plain_attention
 from regard.conformance import CLASSES, case, check
 from regard.conformance.backends import KERNEL_BACKENDS
 
 # Larger blocks than on a GPU: the interpreter takes the same time for a block of any size.
 additive_gpu.BLOCKS = additive_gpu.Blocks(
-    energy=(64, 64, 2, 4), combine=(64, 64, 64, 4, 1), features=(64, 64, 4)
+    energy=(64, 64, 4, 1), combine=(64, 64, 64, 4, 1), features=(64, 64, 4, 1, 128)
 )
 TIGHT = 1e-5  # relative, as targeted for float32
 
@@ -57,6 +60,39 @@ def error(sizes, options, scale=1.0, dtype=torch.float32):
         k, v = k.masked_fill(~seen, math.nan), v.masked_fill(~seen, math.nan)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     return difference(run(leaves, energy, options, grad, "triton-additive"), truth)
+
+
+# The largest |a| and |b| of a tile of each level; triton_additive.py says what the levels are.
+LARGEST = (5.2, 10.4, 43.0, 200.0)
+
+
+def level_error(query_levels, key_levels, mask=None):
+    """The error in output and all gradients where the tiles of queries and keys have these levels.
+
+    Blocks are smaller than tiles, and the last tiles are not full.
+    """
+    blocks = additive_gpu.BLOCKS
+    additive_gpu.BLOCKS = replace(blocks, energy=(32, 64, 4, 2), features=(32, 8, 4, 2, 128))
+    a, b = (
+        torch.cat([torch.randn(1, 2, 64, 9).clamp(-2.5, 2.5) / 2.5 * LARGEST[level] for level in levels], 2)
+        for levels in (query_levels, key_levels)
+    )
+    for x, levels in ((a, query_levels), (b, key_levels)):  # all features of a position at the level's limit
+        x[:, :, ::64] = torch.tensor([LARGEST[n] for n in levels])[:, None]
+    a, b, v, w = a[:, :, :-9], b[:, :, :-5], torch.randn(1, 2, b.shape[2] - 5, 6), torch.randn(2, 9) / 3
+    allowed = None if mask is None else mask.dense(a.shape[2], b.shape[2])
+    exact = [x.double().requires_grad_() for x in (a, b, w, v)]
+    true = plain_attention(AdditiveForm(*exact[:3]), exact[3], allowed)
+    grad = torch.randn(true.shape)
+    truth = (true, *torch.autograd.grad(true, exact, grad.double()))
+    visible = VisibleKeys() if mask is None else VisibleKeys(allowed=allowed.to(torch.uint8)[None, None])
+    passes = Passes(a, b, w, v, visible)
+    for x, levels, padded in ((passes.a, query_levels, passes.TQP), (passes.b, key_levels, passes.TKP)):
+        assert passes._exponentials(x, padded)[1].tolist() == [list(levels)] * 2, "a tile has another level"
+    out, logs, saved = passes.forward(save=True)
+    result = (out, *passes.backward(grad, out, logs, saved))
+    additive_gpu.BLOCKS = blocks
+    return difference(result, truth)
 
 
 def dropout_errors():
@@ -101,6 +137,8 @@ GROUPED = (2, 4, 2, 5, 67, 4, 20, 8, None)
 def quick_cases():
     yield "causal", TIGHT, lambda: error(SMALL, {"mask": Causal()})
     yield "padding and an empty row", TIGHT, lambda: error(GROUPED, {"mask": Padding(torch.tensor([40, 0]))})
+    # Where |a| and |b| are large, float32 itself loses digits of their sum.
+    yield "tiles of all levels", 4 * TIGHT, lambda: level_error((0, 2), (0, 1, 3))
 
 
 def all_cases():
@@ -123,6 +161,9 @@ def all_cases():
     documents = Documents(torch.arange(90) // 30)
     square = (1, 2, 2, 90, 90, *SMALL[5:])
     yield "documents", TIGHT, lambda: error(square, {"mask": documents})
+    for level, limit in enumerate((TIGHT, TIGHT, 4 * TIGHT, 16 * TIGHT)):
+        yield f"level {level}", limit, lambda level=level: level_error((level,), (level, level))
+    yield "levels and a mask", 16 * TIGHT, lambda: level_error((2, 0, 3), (0, 3, 1), Causal(offset=20))
     yield "temperature", TIGHT, lambda: error(SMALL, {"normalize": Softmax(0.5)})
     # |a| of about 30 (cut reciprocals) and 200 (exponentials per element), where float32 itself loses digits.
     yield "large", 4 * TIGHT, lambda: error(SMALL, {"mask": Causal()}, 20.0)
@@ -137,6 +178,7 @@ def all_cases():
         return error((1, 1, 1, 150, 70, 4, 17, 5, None), {"mask": Window(40, 20)})
 
     yield "chunks, energies computed again", TIGHT, chunks
+    yield "chunks of several levels", 4 * TIGHT, lambda: level_error((0, 2, 3), (1, 0))
 
 
 def with_additive_energy(drawn):

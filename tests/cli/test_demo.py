@@ -4,10 +4,12 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import demo
+from regard.cli.demo_bundled import bundled
 from regard.cli.main import app
 from regard.models import catalog
+from regard.models.default import default_model
 from tests.decoding import model_folders
-from tests.models.multilingual import catalogued
+from tests.models.multilingual import CARD, catalogued
 
 HEADER = "---\nabout: x\ntask: {}\nlanguages: [en]\nlicense: CC0\n---\n"
 
@@ -67,3 +69,12 @@ def test_other_bundled_models_are_shown_before_a_translator_is_trained(models, m
     output = CliRunner().invoke(app, ["demo"]).output
     assert output.index("1. Classify") < output.index("4. Translate: no translator is bundled yet")
     assert len(trained) == 1
+
+
+def test_the_demo_uses_the_default_translator(models, monkeypatch):
+    monkeypatch.delenv("REGARD_MODEL", raising=False)
+    other = CARD.replace("a tiny translator", "another").replace("default: true\n", "")
+    catalogued(models, "a", other)
+    catalogued(models, "b", CARD)
+    catalogued(models, "c", CARD)
+    assert bundled()["translate"].folder == default_model("translate") == models / "b"

@@ -9,9 +9,10 @@ import regard
 from regard.data.tokenizer import Tokenizer
 from regard.errors import OptionError
 from regard.evaluation.alignment import Gold, score
-from regard.evaluation.alignment_choice import JOINS, choose_alignment, layer_weights
+from regard.evaluation.alignment_choice import JOINS, choose_alignment, layer_weights, view_agreement
 from regard.pipelines.align import View, align_words
-from regard.pipelines.word_links import LinkSelection
+from regard.pipelines.word_links import LinkSelection, flipped
+from tests.models.multilingual import ALPHABET
 
 LAYER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
 GOLD = [Gold(frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 2), (2, 1)}))] * 2
@@ -59,3 +60,24 @@ def test_weights_of_layers_are_those_of_align():
     assert list(by_layer) == [f"layer {i}, {step}" for i in (0, 1) for step in ("generates", "reads")]
     for i, alignment in align_words(sources, targets, model, View(1, shift=True)):
         torch.testing.assert_close(by_layer["layer 1, reads"][i], alignment.weights)
+
+
+def test_agreement_of_a_view_is_the_share_of_common_links_of_both_directions():
+    tokenizer = Tokenizer.train([ALPHABET], "character", 100, languages=("de", "en"))
+    torch.manual_seed(1)
+    model = regard.build(
+        {"dim": 16, "encoder": LAYER, "decoder": LAYER}, len(tokenizer), len(tokenizer)
+    ).eval()
+    model.source_tokenizer = model.target_tokenizer = tokenizer
+    english = ["Where is he?", "Tom sat on it", "I am old"]
+    german = ["Wo ist er nun?", "Tom", "Ich bin alt"]
+    shares = view_agreement(english, german, model, ("en", "de"))
+    places = [(None, None), *product((0, 1), (None, 0, 1))]
+    assert set(shares) == {View(*place, shift) for place, shift in product(places, (False, True))}
+    assert len(set(shares.values())) > 1 and all(0 <= share <= 1 for share in shares.values())
+    for view, share in shares.items():
+        forward = regard.align(english, german, model, to="de", view=view)
+        backward = map(flipped, regard.align(german, english, model, to="en", view=view))
+        pairs = list(zip(forward, backward, strict=True))
+        common, total = sum(len(a & b) for a, b in pairs), sum(len(a) + len(b) for a, b in pairs)
+        assert share == pytest.approx(2 * common / total)

@@ -301,7 +301,7 @@ def test_the_tokenizer_gives_the_ids_words_and_texts_of_python(tab, sites):
 
 
 def test_the_language_of_a_text_chooses_the_target_of_a_multilingual_model(tab, tmp_path):
-    tokenizer = Tokenizer.train(LINES, "bpe", 120, languages=["de", "en"])
+    tokenizer = Tokenizer.train(LINES, "bpe", 120, languages=["de", "en", "fr"])
     config = AutoregressiveOptions.model_validate(
         {"dim": 8, "encoder": RECURRENT, "decoder": BAHDANAU}
     ).model_dump()

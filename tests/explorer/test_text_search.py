@@ -11,6 +11,7 @@ from regard.errors import OptionError
 from regard.explorer.explored_model import ExploredModel
 from regard.explorer.run_job import Job
 from regard.explorer.text_search import search_tree
+from tests.models.multilingual import multilingual
 from tests.serving.server import write_model
 
 TEXT = "ein kleiner Hund"
@@ -85,3 +86,28 @@ def test_tokens_that_cannot_be_forced_are_errors_of_one_sentence(translator, lan
         search_tree(translator, Job(TEXT), "日本")
     with pytest.raises(OptionError, match="no search"):
         search_tree(object(), Job(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("text", "to", "token"),
+    [
+        ("Where is the station?", None, ">>de<<"),  # the first example of the page, with the language on auto
+        ("Where is the station?", "fr", ">>fr<<"),
+        ("Wo ist der Bahnhof?", None, ">>en<<"),
+        (">>fr<< Where is he?", None, ">>fr<<"),
+        ("12", None, ">>de<<"),
+    ],
+)
+def test_a_multilingual_model_has_a_target_for_every_text(text, to, token, tmp_path):
+    model = ExploredModel(regard.load(multilingual(tmp_path / "model")), "several")
+    run = model.run(Job(text, to))
+    assert run.sides["source"].tokens[0] == token
+    assert run.output["text"] == regard.translate(text, model.model, None if ">>" in text else token[2:4])
+
+
+@pytest.mark.parametrize(
+    ("alignment", "layer"), [({"layer": 0}, 0), ({"layer": 0, "shift": True}, None), (None, None)]
+)
+def test_the_alignment_view_begins_with_the_layer_of_the_card(alignment, layer, translator, monkeypatch):
+    monkeypatch.setattr(translator, "card", {"alignment": alignment}, raising=False)
+    assert ExploredModel(translator, "model").describe()["alignment"] == layer

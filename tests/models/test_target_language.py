@@ -193,6 +193,19 @@ def test_a_text_in_another_language_than_the_model_reads_is_reported_once(capsys
     assert capsys.readouterr().err == ""
 
 
+def test_a_direction_that_the_model_was_not_trained_for_is_reported_in_one_sentence(capsys, monkeypatch):
+    monkeypatch.setattr(target_language, "_warned", set())
+    model = SimpleNamespace(card={"directions": ["en-de", "de-en", "en-fr", "fr-en"]})
+    for text, to in ((ENGLISH, "fr"), (FRENCH, "en"), (GERMAN, None), (GERMAN, "fr"), (GERMAN, "fr")):
+        warn_of_wrong_language([text], model, to)
+    assert capsys.readouterr().err == (
+        "regard: the text seems to be in 'de', and this model translates en-de, de-en, en-fr, fr-en, "
+        "not de-fr; translate it into 'en' first\n"
+    )
+    warn_of_wrong_language([GERMAN], SimpleNamespace(card={}), "fr")  # its directions are not known
+    assert capsys.readouterr().err == ""
+
+
 def test_the_server_accepts_a_target_language(model):
     service = make_service(model, "several", RequestLimits(), workers=1)
     assert json.loads(service.example[1])["to"] == "de"

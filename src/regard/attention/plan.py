@@ -23,6 +23,7 @@ from regard.attention.kernels.flex import Flex
 from regard.attention.kernels.kernel import Kernel
 from regard.attention.kernels.reference import Reference
 from regard.attention.kernels.sdpa import Sdpa
+from regard.attention.kernels.short import TritonShort
 from regard.attention.kernels.tiled import Tiled
 from regard.attention.kernels.triton import Triton
 from regard.attention.machine import Machine
@@ -31,7 +32,10 @@ from regard.errors import KernelError, OptionError
 # Fastest first. The last one can run every call.
 KERNELS: dict[str, Kernel] = {
     k.name: k
-    for k in (Cpp(), Triton(), TritonAdditive(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())
+    for k in (
+        *(Cpp(), TritonShort(), Triton(), TritonAdditive(), Flex(), Sdpa()),
+        *(AdditiveTiles(), Tiled(), Reference()),
+    )
 }
 PREPARED: dict[Hashable, Any] = {}  # `attend`'s cached plans, by signature
 

@@ -83,8 +83,8 @@ class ViewOptions(OptionGroup):
         str | None,
         option(
             metavar="N|best",
-            help="Layer, from 0, or `best`: the layer and step with most mutual links. Default: the mean of "
-            "all.",
+            help="Layer, from 0, or `best`: the layer and step with most mutual links. Default: that of the "
+            "model's card, else the mean of all.",
             rich_help_panel=SEARCH,
         ),
     ] = None

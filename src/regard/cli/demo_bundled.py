@@ -31,11 +31,11 @@ regard models                         # the models of this demo, with scores"""
 
 
 def bundled() -> dict[str, CatalogEntry]:
-    """The default models by task."""
+    """The default models by task: those that commands use if no model is named."""
     from regard.models.catalog import known_models
 
-    entries = sorted(known_models().values(), key=lambda entry: entry.default)
-    return {entry.task: entry for entry in entries}
+    entries = sorted(known_models().values(), key=lambda entry: not entry.default)  # stable
+    return {entry.task: entry for entry in reversed(entries)}
 
 
 def show(entries: dict[str, CatalogEntry], console: Console) -> int:
@@ -88,7 +88,8 @@ def _translate(entry: CatalogEntry, console: Console) -> None:
             continue
         translation = _translation(text, model, to)
         source = add_target([text], model, to)
-        view = clearest_view(source, [translation], model)
+        # Without a choice in the model's card, the layer is chosen by this pair alone.
+        view = None if "alignment" in model.card else clearest_view(source, [translation], model)
         ((_, alignment),) = align_words(source, [translation], model, view)
         console.print(f"\n{text} → {translation}", highlight=False)
         print(render(alignment.weights, alignment.source_words, alignment.target_words))

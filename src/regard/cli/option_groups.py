@@ -230,7 +230,15 @@ BeamSize = Annotated[
 class BeamOptions(OptionGroup):
     """Beam search."""
 
-    beam: BeamSize = None
+    beam: Annotated[
+        int | None,
+        option(
+            min=1,
+            max=1000,
+            help="Beam size; 1 is greedy search. Default: that of the model's card, else 1.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
     length_penalty: Annotated[
         float | None,
         option(
@@ -242,11 +250,15 @@ class BeamOptions(OptionGroup):
         option(help="Weight of the coverage penalty (Wu et al. 2016).", rich_help_panel=SEARCH),
     ] = None
 
-    def strategy(self) -> Beam:
-        from regard.decoding.beam import Beam
+    def strategy(self, model: Path | None = None) -> Beam:
+        """Return the beam search; without --beam, of the size in the model's card, else greedy search."""
+        from regard.decoding.beam import Beam, default_beam
+        from regard.models.folder import is_file, model_in, read_json
 
+        path = model_in(model) / "card.json" if model is not None and self.beam is None else None
+        card = read_json(path) if path is not None and is_file(path) else None
         settings: dict[str, Any] = {
-            "size": self.beam,
+            "size": self.beam or default_beam(card).size,
             "length_penalty": self.length_penalty,
             "coverage_penalty": self.coverage_penalty,
         }

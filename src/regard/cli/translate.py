@@ -160,7 +160,7 @@ def command(
     models = [model_folder(model, "translate", text or [], to), *(ensemble or [])]
     source, location = open_input(text or [], input, models[0])
     options = TranslateOptions(
-        strategy=_strategy(search, sampling),
+        strategy=_strategy(search, sampling, models[0]),
         constraints=constraints.all(),
         limits=engine.limits(search.max_length),
         nbest=search.nbest,
@@ -179,7 +179,7 @@ def command(
     _run(models, source, options, output.show, engine, picture if drawn else None)
 
 
-def _strategy(search: SearchOptions, sampling: shared.SamplingOptions) -> Strategy:
+def _strategy(search: SearchOptions, sampling: shared.SamplingOptions, model: Path) -> Strategy:
     from regard.errors import OptionError
 
     if search.sample and search.beam is not None:
@@ -187,7 +187,7 @@ def _strategy(search: SearchOptions, sampling: shared.SamplingOptions) -> Strate
     if not search.sample and sampling.given:
         name = sampling.first_given
         raise OptionError(f"{name} has an effect only with --sample; add it, or leave {name} out")
-    return sampling.sample(search.nbest, seed=0) if search.sample else search.strategy()
+    return sampling.sample(search.nbest, seed=0) if search.sample else search.strategy(model)
 
 
 def _layout(location: TextLocation) -> dict[str, Any]:

@@ -160,10 +160,20 @@ class Beam(Strategy):
 GREEDY = Beam(1)
 
 
-def as_strategy(beam: Any, strategy: Any) -> Strategy:
-    """Check the arguments `beam` and `strategy` of a public function; greedy search if both are None."""
+def default_beam(card: Any) -> Beam:
+    """The search if the caller names none: `decoding: {beam: 4}` in the model's card.json, else greedy.
+
+    The recipe in the card does not count: a beam that suits an evaluation may be too slow for every use.
+    """
+    decoding = card.get("decoding") if isinstance(card, dict) else None
+    size = decoding.get("beam") if isinstance(decoding, dict) else None
+    return Beam(size) if isinstance(size, int) and 1 <= size <= MAX_SIZE else GREEDY
+
+
+def as_strategy(beam: Any, strategy: Any, default: Strategy = GREEDY) -> Strategy:
+    """Check the arguments `beam` and `strategy` of a public function; the default if both are None."""
     if strategy is None:
-        return GREEDY if beam is None else Beam(beam)
+        return default if beam is None else Beam(beam)
     arguments.instance("strategy", strategy, Strategy, "a strategy such as Beam(4) or Sample(top_p=0.9)")
     if beam is not None:
         raise OptionError(

@@ -10,7 +10,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.evaluation import by_length, classification, training_cost
-    from regard.evaluation.alignment_choice import choose_alignment, layer_weights
+    from regard.evaluation.alignment_choice import choose_alignment, layer_weights, view_agreement
     from regard.evaluation.bias_probes import BiasProbe, bias_probe
     from regard.evaluation.bleu import brevity_penalty, ngrams, precision, sentence_bleu
     from regard.evaluation.by_length import bleu_by_length
@@ -77,6 +77,7 @@ __all__ = [
     "time_by_length",
     "training_cost",
     "translation_scores",
+    "view_agreement",
 ]
 __getattr__ = exported(
     __name__,
@@ -84,6 +85,7 @@ __getattr__ = exported(
         "BiasProbe": "bias_probes",
         "choose_alignment": "alignment_choice",
         "layer_weights": "alignment_choice",
+        "view_agreement": "alignment_choice",
         "bias_probe": "bias_probes",
         "Comparison": "significance",
         "Draws": "significance",

@@ -1,6 +1,7 @@
-"""Choose on a trial set with gold links how to align: the layer, the step, the way to join two directions.
+"""Choose how to align: the layer, the head, the step, the way to join two directions.
 
-The choice has the lowest alignment error rate on the trial set. Score it once, on other pairs.
+With gold links of a trial set, the choice has the lowest alignment error rate on it. Without gold, of a model
+of both directions, it has the links on which the directions agree most. Score it once, on other pairs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from regard.errors import OptionError
 from regard.evaluation.alignment import AlignmentScore, Gold, score
+from regard.models.target_language import add_target
 from regard.models.translator import Translator
 from regard.pipelines.align import View, attention_of_pairs
 from regard.pipelines.token_words import Words, word_weights
-from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection
+from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection, flipped, strongest
 
 Weights = list[Tensor]  # for each pair (target words, source words)
 JOINS = ("weights", *SYMMETRIZATIONS)
@@ -88,3 +90,40 @@ def choose_alignment(
     if best is None:
         raise OptionError("there are no weights to choose from; give those of both directions")
     return best
+
+
+def view_agreement(
+    sources: Sequence[str], targets: Sequence[str], model: Translator, languages: tuple[str, str]
+) -> dict[View, float]:
+    """The share of links on which both directions of one model agree, by layer, head and step.
+
+    The model translates from the first of the two languages into the second and back. Links are each target
+    word's strongest; with those of the two directions A and B, the share is 2 |A ∩ B| / (|A| + |B|). It needs
+    no gold links.
+    """
+    forward = _links_by_view(add_target(sources, model, languages[1]), targets, model)
+    backward = _links_by_view(add_target(targets, model, languages[0]), sources, model)
+    shares = {}
+    for view, links in forward.items():
+        pairs = [(a, flipped(b)) for a, b in zip(links, backward[view], strict=True)]
+        total = sum(len(a) + len(b) for a, b in pairs)
+        shares[view] = 2 * sum(len(a & b) for a, b in pairs) / max(1, total)
+    return shares
+
+
+def _links_by_view(
+    sources: Sequence[str], targets: Sequence[str], model: Translator
+) -> dict[View, list[Links]]:
+    """The strongest links of each pair, by the mean of all, by layers and by heads, at both steps."""
+    by_view: dict[View, dict[int, Links]] = {}
+    for i, attention in attention_of_pairs(sources, targets, model):
+        source = Words.of_text(model.source_tokenizer, sources[i])
+        target = Words.of_text(model.target_tokenizer, targets[i])
+        layers = {layer: len(attention[name]) for layer, name in enumerate(attention.names("cross"))}
+        places = [(None, None), *((layer, None) for layer in layers)]
+        places += [(layer, head) for layer, heads in layers.items() for head in range(heads) if heads > 1]
+        for (layer, head), shift in product(places, (False, True)):
+            view = View(layer, head, shift)
+            links = strongest(word_weights(view(attention), source, target))
+            by_view.setdefault(view, {})[i] = links
+    return {view: [links[i] for i in range(len(sources))] for view, links in by_view.items()}

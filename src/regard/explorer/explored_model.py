@@ -21,7 +21,7 @@ from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
 from regard.explorer.run import Run, Side, float32
 from regard.explorer.run_job import MAX_TOKENS, Job, check_tokens
-from regard.explorer.text_search import SearchResult, force_target, search, search_tree
+from regard.explorer.text_search import SearchResult, force_target, search, search_tree, text_read
 from regard.explorer.trust import Cancelled, probe_of, trust
 from regard.models.autoregressive import log_probabilities
 from regard.models.classifier import Classifier
@@ -31,8 +31,9 @@ from regard.models.frames import require_text
 from regard.models.language_model import LanguageModel
 from regard.models.model import COMMANDS
 from regard.models.tagger import Tagger
-from regard.models.target_language import add_target, language_of, target_languages
+from regard.models.target_language import language_of, target_languages
 from regard.models.translator import Translator
+from regard.pipelines.align import View
 from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.encoder_attention import encoder_attention
@@ -95,6 +96,7 @@ class ExploredModel:
             "languages": {"source": source, "target": target, "choices": list(target_languages(self.model))},
             "examples": TASK_EXAMPLES.get(self.task) or EXAMPLES.get(source or "en", EXAMPLES["en"]),
             "limits": {"tokens": MAX_TOKENS, "beam": MAX_BEAM},
+            "alignment": _alignment_layer(self.model),
             "views": TASK_VIEWS.get(self.task, VIEWS),
             "can": can_do(self.task),
         }
@@ -135,6 +137,12 @@ class ExploredModel:
         return float32(torch.cat(calls, -2)[:rows, :columns].cpu())
 
 
+def _alignment_layer(model: Any) -> int | None:
+    """The layer that the alignment view shows first; the page shows the step that generates a token."""
+    view = View.of(model)
+    return None if view.shift else view.layer
+
+
 @contextmanager
 def _changed(model: Any, edits: dict[str, list[Edit]]) -> Iterator[None]:
     if not edits:
@@ -151,9 +159,8 @@ def _run_translator(model: Translator, job: Job) -> Run:
         tokens = best.all_tokens
         ((_, maps),) = attention_of_tokens([source], [tokens], model)
         log_p = _log_probabilities(model, source, tokens)
-    (text_read,) = add_target([job.text], model, job.to)
     sides = {
-        "source": Side.of(maps.source, Words.of_text(model.source_tokenizer, text_read)),
+        "source": Side.of(maps.source, Words.of_text(model.source_tokenizer, text_read(model, job))),
         "target": Side.of(maps.target, Words.of_tokens(model.target_tokenizer, tokens)),
         "inputs": Side.of(
             maps.inputs, Words.of_tokens(model.target_tokenizer, [BOS, *tokens[:-1]]) if tokens else None

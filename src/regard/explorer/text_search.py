@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regard.data.tokenizer import BOS, EOS, PAD, UNK
+from regard.data.language_guess import guess_language
+from regard.data.tokenizer import BOS, EOS, PAD, UNK, split_language
 from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
@@ -17,7 +18,7 @@ from regard.errors import OptionError
 from regard.explorer.run_job import Job, check_tokens
 from regard.models.default import as_model
 from regard.models.language_model import LanguageModel
-from regard.models.target_language import add_target
+from regard.models.target_language import PIVOT, add_target, target_languages
 from regard.models.translator import Translator
 from regard.pipelines.generate import PromptEncoder
 from regard.pipelines.generate import start as start_prompts
@@ -53,6 +54,19 @@ def search(model: Translator | LanguageModel, job: Job, strategy: Beam | None = 
     return result
 
 
+def text_read(model: Translator, job: Job) -> str:
+    """The text as a translator reads it, with the token of the target language.
+
+    If the page names no language, English is translated into the model's first other one.
+    """
+    to, codes = job.to, target_languages(model)
+    has_code = split_language(job.text, codes)[0] is not None
+    if to is None and not has_code and guess_language(job.text) in (None, PIVOT):
+        to = next((code for code in codes if code != PIVOT), None)
+    (text,) = add_target([job.text], model, to)
+    return text
+
+
 def check_prefix(prefix: Sequence[int], vocabulary: int, end: int = EOS) -> list[int]:
     """Return the token ids; raise OptionError if one of them cannot be generated."""
     for at, token in enumerate(prefix):
@@ -66,8 +80,7 @@ def check_prefix(prefix: Sequence[int], vocabulary: int, end: int = EOS) -> list
 def _translate(model: Translator, job: Job, strategy: Beam) -> SearchResult:
     as_model(model, "translate", job.to)  # checks the target language
     prefix = check_prefix(job.prefix, len(model.target_tokenizer))
-    (text_read,) = add_target([job.text], model, job.to)
-    ids = model.source_tokenizer.encode(text_read)
+    ids = model.source_tokenizer.encode(text_read(model, job))
     check_tokens(len(ids))
     if not ids:
         raise OptionError("the tokenizer makes no token of this text; type another")

@@ -18,7 +18,7 @@ from regard.errors import OptionError
 
 PIVOT = "en"  # the default target of a text in another language
 _CODE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
-_warned: set[str] = set()  # languages of texts that a warning was printed for
+_warned: set[tuple[str, str | None]] = set()  # languages and targets of texts that a warning was printed for
 
 
 def target_languages(model: Any) -> tuple[str, ...]:
@@ -43,6 +43,16 @@ def language_of(card: dict[str, Any], side: str) -> str | None:
         if isinstance(named, str) and _CODE.fullmatch(named):
             return named
     return None
+
+
+def directions(model: Any) -> tuple[str, ...]:
+    """The directions, such as "en-de", that a multilingual translator was trained for; none if unknown.
+
+    A target token alone does not say so: a model of English with German and of English with French has tokens
+    for German and French, and has seen no pair of both.
+    """
+    named = (getattr(model, "card", None) or {}).get("directions")
+    return tuple(map(str, named)) if isinstance(named, list) else ()
 
 
 def check_target(model: Any, to: str) -> None:
@@ -123,21 +133,26 @@ def target_of(references: Sequence[str], model: Any, named: str | None = None) -
 
 
 def warn_of_wrong_language(texts: Sequence[str], model: Any, to: str | None) -> None:
-    """Print a line to standard error, once per language, if the texts seem not to be in the source language.
+    """Print a line to standard error, once per direction, if the texts seem not to be in the source language.
 
-    They may be in the target language already, or in another language than the only one the model reads.
+    They may be in the target language already, in another language than the only one the model reads, or in
+    one that the model was not trained to translate into `to`.
     """
     source = None if target_languages(model) else language_of(getattr(model, "card", None) or {}, "source")
     if to is None and source not in guessed_languages():
         return
     language = guess_language_of(split_language(text, (to,) if to else ())[1] for text in texts)
-    if language is None or language in _warned:
+    if language is None or (language, to) in _warned:
         return
+    known = directions(model)
     if language == to:
         problem = " already, the target language"
+    elif to is not None and known and f"{language}-{to}" not in known:
+        first = f"; translate it into {PIVOT!r} first" if f"{language}-{PIVOT}" in known else ""
+        problem = f", and this model translates {', '.join(known)}, not {language}-{to}{first}"
     elif source in guessed_languages() and source != language:
         problem = f", and this model translates from {source!r}; name another model"
     else:
         return
-    _warned.add(language)
+    _warned.add((language, to))
     print(f"regard: the text seems to be in {language!r}{problem}", file=sys.stderr)

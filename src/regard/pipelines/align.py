@@ -2,7 +2,7 @@
 
 In a Transformer the step that *reads* a target token often shows its alignment better than the step that
 generates it (Garg et al. 2019; Chen et al. 2020, "shift"): `View(shift=True)`. Which layer and step are best
-differs between models; `clearest_view` finds out.
+differs between models; `clearest_view` finds out, and a model's card can hold the choice (`View.of`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,19 @@ class View:
         cross = attention.cross(self.layer, self.head)
         return torch.cat([cross[1:], cross[-1:]]) if self.shift else cross
 
+    @classmethod
+    def of(cls, model: Any) -> View:
+        """The view in the card of a model, `alignment: {layer: 0, shift: true}`; else the mean of all."""
+        stored = (getattr(model, "card", None) or {}).get("alignment")
+        if not isinstance(stored, dict):
+            return cls()
+        layer, head = (stored.get(name) for name in ("layer", "head"))
+        return cls(
+            layer if isinstance(layer, int) else None,
+            head if isinstance(head, int) else None,
+            stored.get("shift") is True,
+        )
+
 
 @overload
 def align(sources: str, targets: str, model: Any = None, **options: Any) -> Links: ...  # pyright: ignore[reportOverlappingOverload]
@@ -83,8 +96,8 @@ def align(  # pyright: ignore[reportInconsistentOverload]
         model: a model folder, a name of `regard models` or a loaded translator. By default the folder in
             REGARD_MODEL, else a bundled model.
         to: the language of the targets, for a model of several; guessed from them by default.
-        view: the layer, head and step to align with, or a learned `AlignmentHead`; by default the mean of all
-            layers and heads.
+        view: the layer, head and step to align with, or a learned `AlignmentHead`; by default that of the
+            model's card, else the mean of all layers and heads.
         threshold: return every link of at least this weight; by default each target word's strongest.
         mutual: return only links between words that are each other's strongest.
     """
@@ -123,7 +136,7 @@ def align_words(
     if isinstance(view, AlignmentHead):
         yield from view.align_words(sources, targets, model)
         return
-    view = view or View()
+    view = view or View.of(model)
     for i, attention in attention_of_pairs(sources, targets, model):
         source, target = _words(model, sources[i], targets[i])
         yield i, WordAlignment(word_weights(view(attention), source, target), source.words, target.words)

@@ -91,7 +91,10 @@ def chunks(pairs: Pairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[st
 
 @dataclass(frozen=True)
 class ViewChoice:
-    """--layer, --head and --shift as the user wrote them: numbers, "best", or None for the mean of all."""
+    """--layer, --head and --shift as the user wrote them: numbers, "best", or None for the mean of all.
+
+    Without any of them, the view is that of the model's card.
+    """
 
     layer: str | None = None
     head: str | None = None
@@ -114,6 +117,8 @@ class ViewChoice:
             view = best_view(sources, targets, model, shift=self.shift)
         elif self.layer == "best":
             view = clearest_view(sources, targets, model)
+        elif self == ViewChoice():
+            view = View.of(model)
         else:
             layer, head = (None if value is None else int(value) for value in (self.layer, self.head))
             view = View(layer, head, self.shift)

@@ -15,7 +15,7 @@ from regard.data.sequence_files import is_sequence
 from regard.data.tokenizer import BOS
 from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.decoding.batching import SearchJob, progress_bar, search_all
-from regard.decoding.beam import as_strategy
+from regard.decoding.beam import as_strategy, default_beam
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
 from regard.decoding.limits import LengthLimiter, Limits, as_limits
 from regard.decoding.search import Search, torch_model
@@ -92,7 +92,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
             an `Ensemble`. By default the folder in REGARD_MODEL, else a bundled model.
         to: the target language. A model of several languages needs it, unless the text begins with a code
             (`>>de<< Hello.`) or is in another language than English, which is then the target.
-        beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
+        beam: beam size; short for `strategy=Beam(beam)`. By default that of the model's card, else 1, greedy
+            search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
         constraints: prefixes, required and forbidden words, see `Constraints`.
         limits: maximum length, batch size and threads, see `Limits`.
@@ -101,13 +102,17 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         progress: show a progress bar.
         cancelled: one function per text, called at every step; True ends the search without hypotheses.
     """
-    strategy = as_strategy(beam, strategy)
-    count = strategy.check_nbest(None if nbest is None else arguments.integer("nbest", nbest))
+    named = None if beam is None and strategy is None else as_strategy(beam, strategy)
+    nbest = None if nbest is None else arguments.integer("nbest", nbest)
+    if named is not None:
+        named.check_nbest(nbest)  # before the model is loaded
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     if not is_sequence(texts):
         arguments.one_or_more("texts", texts)
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
+    strategy = named or default_beam(getattr(model, "card", None))
+    count = strategy.check_nbest(nbest)
     texts, single = source.inputs(texts)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     if source.kind != "frames":
@@ -189,8 +194,8 @@ def stream(
     >>> print(*regard.pipelines.stream("Where is my book?", "tatoeba-en-de-bahdanau"), sep="")
     Wo ist mein Buch?
 
-    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of
-    `translate`.
+    `strategy` is greedy search (the default, whatever the model's card says) or a `Sample` with count 1; the
+    other arguments are those of `translate`.
     """
     arguments.string_list("text", [text])
     strategy = check_streamable(as_strategy(None, strategy))

@@ -153,8 +153,10 @@ class TranslateJob:
 
     def _add_alignments(self, results: list[TranslatedLine]) -> None:
         """Compute the word alignment of each best translation."""
+        from regard.pipelines.align import View
         from regard.pipelines.token_words import WordAlignment, Words, word_weights
 
+        view = View.of(self.model)
         tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
@@ -163,7 +165,7 @@ class TranslateJob:
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))
                 if maps:
-                    weights = word_weights(maps[0].cross(), source, target)
+                    weights = word_weights(view(maps[0]), source, target)
                 result.alignments.append(WordAlignment(weights, source.words, target.words))
 
     def _attention(self, results: list[TranslatedLine]) -> bytes:

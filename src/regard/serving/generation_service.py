@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regard.data.tokenizer import EOS
-from regard.decoding.beam import Beam
+from regard.decoding.beam import GREEDY, Beam, default_beam
 from regard.decoding.constraints import Constraints
 from regard.decoding.limits import LengthLimiter, Limits
 from regard.decoding.sampling import Sample
@@ -60,6 +60,7 @@ class GenerationService(Service):
         self.engine = require_autoregressive(model, "HTTP answers") if engine is None else engine
         self.translates = isinstance(model, Translator)
         self.languages = target_languages(model)
+        self.default = default_beam(getattr(model, "card", None)) if self.translates else GREEDY
         self.split = LongLineSplitter(model, max_source_length(model) if self.translates else None)
         self.attention = AttentionAnswers(model, (limits or RequestLimits()).weights)
         self._handlers = {
@@ -113,7 +114,7 @@ class GenerationService(Service):
         self, options: TranslateRequest | AttentionRequest, texts: list[str], cancelled: Callable[[], bool]
     ) -> None:
         """Check every piece of every text, with the longest output that the search may give."""
-        strategy = _strategy(options)
+        strategy = self._strategy(options)
         constraints = encoded_constraints(_constraints(options), self.model.target_tokenizer, self.limits)
         prefix, required = constraints.prefix_of(0), constraints.required_of(0)
         budget = Budget(self.limits, strategy.with_required() if required else strategy)
@@ -146,10 +147,16 @@ class GenerationService(Service):
 
     def _cost(self, options: Any, text: str) -> int:
         sample, beam = getattr(options, "sample", None), getattr(options, "beam", None)
+        if isinstance(options, SearchFields) and sample is None:
+            beam = beam or self.default.size
         rows = sample.count if sample is not None and not beam else beam or 1
         required = getattr(options, "required", ())
         states = 1 + sum(len(self.model.target_tokenizer.encode(phrase)) for phrase in required)
         return (len(self._tokens(text)) + 1) * rows * states
+
+    def _strategy(self, options: SearchFields) -> Strategy:
+        """The search of a request that is not a stream: without `beam`, that of the model's card."""
+        return _strategy(options, self.default.size)
 
     def _tokens(self, text: str) -> list[int]:
         return (self.model.source_tokenizer if self.translates else self.model.target_tokenizer).encode(text)
@@ -182,7 +189,7 @@ class GenerationService(Service):
     ) -> list[Translation]:
         arguments: dict[str, Any] = {
             "to": options.to,
-            "strategy": _strategy(options),
+            "strategy": self._strategy(options),
             "constraints": _constraints(options).only_where(first),
             "limits": Limits(options.max_length, workers=1),
             "nbest": getattr(options, "nbest", None),
@@ -325,14 +332,14 @@ def _joined(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
     }
 
 
-def _strategy(request: SearchFields | GenerateRequest) -> Strategy:
+def _strategy(request: SearchFields | GenerateRequest, default: int = 1) -> Strategy:
     """Return sampling if the request has a `sample` (and, to generate, no `beam`), otherwise beam search."""
     sample = getattr(request, "sample", None)
     if sample is not None and not (isinstance(request, GenerateRequest) and request.beam is not None):
         return Sample(**sample.model_dump())
     names = ("length_penalty", "coverage_penalty", "groups", "diversity")
     return Beam(
-        request.beam or 1, **{name: getattr(request, name) for name in names if hasattr(request, name)}
+        request.beam or default, **{name: getattr(request, name) for name in names if hasattr(request, name)}
     )
 
 

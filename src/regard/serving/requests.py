@@ -63,7 +63,12 @@ class ConstraintFields(Body):
 class SearchFields(Body):
     """Beam search."""
 
-    beam: int = Field(1, ge=1, le=MAX_BEAM, description="Beam size; 1 is greedy search.")
+    beam: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_BEAM,
+        description="Beam size; 1 is greedy search. Default: that of the model's card, else 1; a stream: 1.",
+    )
     length_penalty: float = Field(
         1.0, ge=0, le=10, description="Exponent a of the length normalisation log p / lengthᵃ."
     )
@@ -112,7 +117,7 @@ class TranslateRequest(ConstraintFields, SearchFields, Texts):
     @property
     def by_token(self) -> bool:
         """True if a stream can send tokens: one text, greedy search or one sample."""
-        several = self.beam > 1 or (self.nbest or 1) > 1 or bool(self.required)
+        several = (self.beam or 1) > 1 or (self.nbest or 1) > 1 or bool(self.required)
         return self.text is not None and not several and (self.sample is None or self.sample.count == 1)
 
 

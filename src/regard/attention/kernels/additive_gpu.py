@@ -1,14 +1,14 @@
 """Additive (Bahdanau) attention on NVIDIA GPUs: the Triton kernels of triton_additive.py with autograd.
 
 Energies are written in chunks of queries, then normalised and multiplied by the values, so memory is linear
-in T and no program holds both an energy tile and an output tile. Energies of small calls are saved for the
-backward pass; others are computed again.
+in T and no program holds both an energy tile and an output tile. Energies and exponentials of small calls are
+saved for the backward pass; others are computed again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +37,16 @@ MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backwar
 class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
-    energy: tuple[int, int, int, int] = (16, 64, 1, 2)  # queries, keys, unrolled pairs of features, warps
+    energy: tuple[int, int, int, int] = (64, 64, 4, 2)  # queries and keys (they divide TILE), warps, stages
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
-    combine: tuple[int, int, int, int, int] = (32, 32, 128, 4, 2)
+    combine: tuple[int, int, int, int, int] = (32, 32, 64, 4, 3)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
-    values: tuple[int, int, int] = (64, 4, 3)  # components of the values, warps, stages
-    features: tuple[int, int, int] = (16, 64, 2)  # positions, features, warps
+    values: tuple[int, int, int] = (32, 4, 3)  # components of the values, warps, stages
+    # Positions, features, warps, stages, registers per thread: 150 and more would cost warps.
+    features: tuple[int, int, int, int, int] = (32, 64, 4, 2, 128)
 
 
+LAUNCHES = (False, True)  # values of REST: the usual levels, then the others; see triton_additive.py
 BLOCKS = Blocks()  # the best of a sweep on an H200, each kernel by itself: benchmarks/gpu/NOTES.md
 
 
@@ -152,21 +154,21 @@ class _Additive(torch.autograd.Function):
         seed = torch.randint(1 << 31, (), device=a.device) if dropout else None
         passes = Passes(a, b, w, v, visible, dropout, seed)
         keep = any(ctx.needs_input_grad[:4])
-        out, logs, energies = passes.forward(save=keep)
+        out, logs, saved = passes.forward(save=keep)
         if keep:
-            ctx.save_for_backward(a, b, w, v, out, logs, energies, seed, *visible.tensors())
+            ctx.save_for_backward(a, b, w, v, out, logs, seed, *visible.tensors(), *saved)
             ctx.dropout = dropout
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # noqa: ANN205
-        a, b, w, v, out, logs, energies, seed, *mask = ctx.saved_tensors
-        visible = VisibleKeys(*mask)
+        a, b, w, v, out, logs, seed, start, stop, allowed, *saved = ctx.saved_tensors
+        visible = VisibleKeys(start, stop, allowed)
         if torch.is_grad_enabled():
             return *_differentiable(ctx, (a, b, w, v), grad, visible), None, None
         passes = Passes(a, b, w, v, visible, ctx.dropout, seed)
         needs_value = ctx.needs_input_grad[3]
-        return *passes.backward(grad, out, logs, energies, needs_value=needs_value), None, None
+        return *passes.backward(grad, out, logs, saved, needs_value=needs_value), None, None
 
 
 def _differentiable(
@@ -209,20 +211,24 @@ class Passes:
         self.precision = "tf32" if v.dtype in HALF else "tf32x3"
         self.asm = a.is_cuda
 
-    def forward(self, *, save: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Output, log2 Σ exp2 of each row, and the energies if they are small enough to save."""
+    def forward(self, *, save: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Output, log2 Σ exp2 of each row, and the tensors to save for the backward pass.
+
+        These are the energies and both results of `_exponentials`, or nothing if the energies are too large.
+        """
         out = self.v.new_empty(self.B, self.H, self.Tq, self.Dv)
         logs = self.w.new_empty(self.N, self.Tq)
-        saved = self.w.new_empty(self.N, self.TQP, self.TKP) if save and self._can_save() else None
+        save, saved = save and self._can_save(), ()
         with self._device():
-            exponentials = self._transposed()
-            for row0, rows in [(0, self.TQP)] if saved is not None else self._chunks():
-                energies = self._energies(exponentials, row0, rows, saved)
+            queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
+            for row0, rows in [(0, self.TQP)] if save else self._chunks():
+                energies = self._energies(queries, keys, row0, rows)
                 self._combine(energies, row0, rows, out, logs)
+                saved = (energies, *queries, *keys) if save else ()
         return out, logs, saved
 
     def backward(
-        self, grad: Tensor, out: Tensor, logs: Tensor, saved: Tensor | None, *, needs_value: bool = True
+        self, grad: Tensor, out: Tensor, logs: Tensor, saved: Sequence[Tensor], *, needs_value: bool = True
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Gradients of a, b, w and v, accumulated in float32."""
         grad = kernel_inputs.readable(grad)
@@ -232,16 +238,15 @@ class Passes:
         dv = self.w.new_empty(self.N, self.Tk, self.Dv) if needs_value else None
         dw = self.w.new_zeros(self.H, self.D)
         with self._device():
-            queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
-            exponentials = self._transposed() if saved is None else None
-            for row0, rows in self._chunks():
-                if saved is None:
-                    energies = self._energies(exponentials, row0, rows, None)  # type: ignore[arg-type]
-                else:
-                    energies = saved[:, row0 : row0 + rows].contiguous()  # a view if there is one chunk
+            if saved:
+                queries, keys = saved[1:3], saved[3:]
+            else:
+                queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
+            for row0, rows in [(0, self.TQP)] if saved else self._chunks():
+                energies = saved[0] if saved else self._energies(queries, keys, row0, rows)
                 scores = self._score_gradients(energies, row0, rows, grad, logs, products)
                 if dv is not None:
-                    self._value_gradients(energies, row0, rows, grad, logs, scores[2], dv)
+                    self._value_gradients(energies, row0, rows, grad, logs, scores[1], dv)
                 del energies
                 dw += self._query_gradients(queries, keys, scores, row0, rows, da)
                 self._key_gradients(queries, keys, scores, row0, rows, db)
@@ -263,46 +268,29 @@ class Passes:
         rows = max(TILE, CHUNK_BYTES // (self.N * self.TKP * 4) // TILE * TILE)
         return ((row0, min(rows, self.TQP - row0)) for row0 in range(0, self.TQP, rows))
 
-    def _exponentials(self, x: Tensor, padded: int, *, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        """e^{2x} as (batch · heads, padded T, DP) or with its last axes swapped; the level of each tile."""
+    def _exponentials(self, x: Tensor, padded: int) -> tuple[Tensor, Tensor]:
+        """e^{2x} as (batch · heads, padded T, DP) and the level of each tile."""
         B, heads, T, _ = x.shape
-        shape = (B * heads, self.DP, padded) if transposed else (B * heads, padded, self.DP)
-        out, blocks = self.w.new_empty(shape), padded // TILE
+        out, blocks = self.w.new_empty(B * heads, padded, self.DP), padded // TILE
         levels = torch.empty(B * heads, blocks, dtype=torch.int32, device=x.device)
-        strides = (self.DP * padded, 1, padded) if transposed else (self.DP * padded, self.DP, 1)
         _kernels().prepare[(B * heads * blocks,)](
-            x,
-            out,
-            levels,
-            *x.stride()[:3],
-            *strides,
-            heads,
-            T,
-            blocks,
-            D=self.D,
-            DP=self.DP,
-            BD=32,
-            num_warps=4,
+            x, out, levels, *x.stride()[:3], heads, T, blocks, D=self.D, DP=self.DP, BD=64, num_warps=8
         )
         return out, levels
 
-    def _transposed(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        return (
-            self._exponentials(self.a, self.TQP, transposed=True),
-            self._exponentials(self.b, self.TKP, transposed=True),
-        )
-
-    def _energies(self, exponentials: Any, row0: int, rows: int, out: Tensor | None) -> Tensor:
-        (at, la), (bt, lb) = exponentials
-        BM, BN, unroll, warps = BLOCKS.energy
-        out = self.w.new_empty(self.N, rows, self.TKP) if out is None else out
-        _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
-            at, bt, self.a, self.b, self.w, la, lb, out, *self.visible.tensors(),
-            *self.a.stride()[:3], *self.b.stride()[:3], *self.visible.strides(),
-            self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP,
-            D=self.D, DP=self.DP, **self.visible.flags(), ASM=self.asm,
-            BM=BM, BN=BN, UNROLL=unroll, num_warps=warps,
-        )  # fmt: skip
+    def _energies(self, queries: Sequence[Tensor], keys: Sequence[Tensor], row0: int, rows: int) -> Tensor:
+        """Energies of a chunk, (N, rows, TKP), from both results of `_exponentials`."""
+        (ea, la), (eb, lb) = queries, keys
+        BM, BN, warps, stages = BLOCKS.energy
+        out = self.w.new_empty(self.N, rows, self.TKP)
+        for rest in LAUNCHES:
+            _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
+                ea, eb, self.a, self.b, self.w, la, lb, out, *self.visible.tensors(),
+                *self.a.stride()[:3], *self.b.stride()[:3], *self.visible.strides(),
+                self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP,
+                D=self.D, DP=self.DP, **self.visible.flags(), ASM=self.asm, REST=rest,
+                BM=BM, BN=BN, STAGES=stages, num_warps=warps,
+            )  # fmt: skip
         return out
 
     def _combine(self, energies: Tensor, row0: int, rows: int, out: Tensor, logs: Tensor) -> None:
@@ -318,21 +306,20 @@ class Passes:
 
     def _score_gradients(
         self, energies: Tensor, row0: int, rows: int, grad: Tensor, logs: Tensor, products: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the energies, (N, rows, TKP) and transposed, and which tiles are not all 0."""
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of the energies, (N, rows, TKP), and which tiles are not all 0."""
         ds = torch.empty_like(energies)
-        transposed = self.w.new_empty(self.N, self.TKP, rows)
         tiles = (self.N, rows // TILE, self.TKP // TILE)
         active = torch.empty(tiles, dtype=torch.int32, device=ds.device)
         columns, warps, stages = BLOCKS.scores
         _kernels().score_gradients[(active.numel(),)](
-            energies, self.v, grad, logs, products, ds, transposed, active, self.seed,
+            energies, self.v, grad, logs, products, ds, active, self.seed,
             *self.visible.tensors(), *self.v.stride()[:3], *grad.stride()[:3], *self.visible.strides(),
             self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TKP, self.dropout,
             DV=self.Dv, **self.mask_flags, PRECISION=self.precision,
             BDV=min(columns, padded_dim(self.Dv)), num_warps=warps, num_stages=stages,
         )  # fmt: skip
-        return ds, transposed, active
+        return ds, active
 
     def _value_gradients(
         self, energies: Tensor, row0: int, rows: int, grad: Tensor, logs: Tensor, active: Tensor, dv: Tensor
@@ -351,27 +338,31 @@ class Passes:
         self, queries: Any, keys: Any, scores: Any, row0: int, rows: int, da: Tensor
     ) -> Tensor:
         """Fill the chunk's rows of da; return the gradient of w, (H, D)."""
-        (ea, la), (eb, lb), (_, transposed, active) = queries, keys, scores
-        BX, BD, warps = BLOCKS.features
+        (ea, la), (eb, lb), (ds, active) = queries, keys, scores
+        BX, BD, warps, stages, registers = BLOCKS.features
         partial = self.w.new_empty(self.N, rows // BX, self.D)
-        _kernels().feature_gradients[(self.N * (rows // BX) * -(-self.DP // BD),)](
-            ea, eb, self.a, self.b, self.w, la, lb, transposed, active, da, partial,
-            *self.a.stride()[:3], *self.b.stride()[:3], self.TKP // TILE, 1, self.H, 1, self.groups,
-            row0, 0, self.Tq, self.Tk, rows, self.TKP, self.TQP, self.TKP,
-            D=self.D, DP=self.DP, WEIGHTS=True, ADD=False, ASM=self.asm, BX=BX, BD=BD, num_warps=warps,
-        )  # fmt: skip
+        for rest in LAUNCHES:
+            _kernels().feature_gradients[(self.N * (rows // BX) * -(-self.DP // BD),)](
+                ea, eb, self.a, self.b, self.w, la, lb, ds, active, da, partial,
+                *self.a.stride()[:3], *self.b.stride()[:3], self.TKP, 1, self.TKP // TILE, 1,
+                self.H, 1, self.groups, row0, 0, self.Tq, self.Tk, rows, self.TKP, self.TQP, self.TKP,
+                D=self.D, DP=self.DP, WEIGHTS=True, ADD=False, ASM=self.asm, REST=rest,
+                BX=BX, BD=BD, STAGES=stages, num_warps=warps, maxnreg=registers,
+            )  # fmt: skip
         return partial.view(self.B, self.H, -1, self.D).sum((0, 2))
 
     def _key_gradients(self, queries: Any, keys: Any, scores: Any, row0: int, rows: int, db: Tensor) -> None:
         """Add the gradient through the chunk's queries to db, (N, Tk, D)."""
-        (ea, la), (eb, lb), (ds, _, active) = queries, keys, scores
-        BX, BD, warps = BLOCKS.features
-        _kernels().feature_gradients[(self.N * (self.TKP // BX) * -(-self.DP // BD),)](
-            eb, ea, self.b, self.a, self.w, lb, la, ds, active, db, None,
-            *self.b.stride()[:3], *self.a.stride()[:3], 1, self.TKP // TILE, self.H, self.groups, 1,
-            0, row0, self.Tk, self.Tq, self.TKP, rows, self.TKP, self.TQP,
-            D=self.D, DP=self.DP, WEIGHTS=False, ADD=row0 > 0, ASM=self.asm, BX=BX, BD=BD, num_warps=warps,
-        )  # fmt: skip
+        (ea, la), (eb, lb), (ds, active) = queries, keys, scores
+        BX, BD, warps, stages, registers = BLOCKS.features
+        for rest in LAUNCHES:
+            _kernels().feature_gradients[(self.N * (self.TKP // BX) * -(-self.DP // BD),)](
+                eb, ea, self.b, self.a, self.w, lb, la, ds, active, db, None,
+                *self.b.stride()[:3], *self.a.stride()[:3], 1, self.TKP, 1, self.TKP // TILE,
+                self.H, self.groups, 1, 0, row0, self.Tk, self.Tq, self.TKP, rows, self.TKP, self.TQP,
+                D=self.D, DP=self.DP, WEIGHTS=False, ADD=row0 > 0, ASM=self.asm, REST=rest,
+                BX=BX, BD=BD, STAGES=stages, num_warps=warps, maxnreg=registers,
+            )  # fmt: skip
 
     def _sum_groups(self, grad: Tensor, x: Tensor) -> Tensor:
         """(N, Tk, ·) for query heads → the shape of x, summed over the query heads of each key head."""

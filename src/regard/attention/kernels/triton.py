@@ -116,7 +116,7 @@ class Triton(Kernel):
         launch, is_padded = PreparedForward(q, k, v, scale, band, slopes_of(call)), band.lengths is not None
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:
-            lengths = _lengths_of(mask) if is_padded else None
+            lengths = lengths_of(mask) if is_padded else None
             return launch(q, k, v, lengths) if launch.accepts(q, k, v) else None
 
         return run
@@ -130,19 +130,19 @@ def _training_shortcut(call: Call, scale: float, band: Band) -> Shortcut:
     options = replace(call, query=empty, key=empty, value=empty, mask=None)
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
-        current = Band(low, high, _lengths_of(mask) if is_padded else None)
+        current = Band(low, high, lengths_of(mask) if is_padded else None)
         return _Attention.apply(q, k, v, None, scale, current, slopes, options, mask)  # type: ignore[return-value]
 
     return run
 
 
-def _lengths_of(mask: Mask | None) -> Tensor | None:
+def lengths_of(mask: Mask | None) -> Tensor | None:
     """The lengths of the Padding in a mask that `band_of` accepts."""
     if type(mask) is Padding:
         return mask.lengths if isinstance(mask.lengths, Tensor) else None
     if type(mask) is And:
-        lengths = _lengths_of(mask.a)
-        return _lengths_of(mask.b) if lengths is None else lengths
+        lengths = lengths_of(mask.a)
+        return lengths_of(mask.b) if lengths is None else lengths
     return None
 
 

@@ -1,13 +1,18 @@
 """Triton kernels for additive (Bahdanau) attention: energies, softmax × values, and all gradients.
 
 tanh(a + b) = 1 − 2r with r = 1/(1 + e^{2a}·e^{2b}). The exponentials are computed once per position and
-feature (`prepare`), and one reciprocal serves two elements: 1/p₁ = p₂·R, 1/p₂ = p₁·R, R = 1/(p₁p₂). A softmax
-does not depend on Σ w, so energies are stored as −2 Σ w r, in base 2. dE/da = 4 w r (1 − r), and
+feature (`prepare`), and one reciprocal serves several elements: 1/p₁ = p₂·R, 1/p₂ = p₁·R, R = 1/(p₁p₂). A
+softmax does not depend on Σ w, so energies are stored as −2 Σ w r, in base 2. dE/da = 4 w r (1 − r), and
 dE/dw = −2r plus a constant that the softmax's gradient cancels.
 
-Each block of TILE positions has a level: 0 if all |x| ≤ SMALL (p₁p₂ cannot overflow), 1 if all |x| ≤ LIMIT
-(p is cut at 1e15, where r is 0 in float32), 2 otherwise, also for NaN. A program reads the levels of its
-blocks and picks the formula; level 2 computes e^{2(a+b)} for every element. No value is read by the host.
+Each block of TILE positions has a level: 0 if all |x| ≤ TINY (a product of four p cannot overflow), 1 if all
+|x| ≤ SMALL (two p), 2 if all |x| ≤ LIMIT (two p, each cut at 1e15, where r is 0 in float32), 3 otherwise,
+also for NaN: e^{2(a+b)} is computed for every element. No value is read by the host: each pass over elements
+is launched twice, for the usual levels and (`REST`) for the others, and programs without work return at once.
+With all levels in one kernel, the rare ones would take registers from the usual ones.
+
+Element loops load tiles of four neighbours, (positions, 4), and split them into four vectors. `num_stages` of
+`tl.range` makes these loads asynchronous copies to shared memory, one iteration ahead.
 
 Names: n is a pair of batch b and query head h; i, j are query and key positions; chunks of `rows` queries
 starting at `row0` are processed at a time, so that stored energies take bounded memory. Positions are padded
@@ -23,7 +28,8 @@ import triton
 import triton.language as tl
 
 TILE = tl.constexpr(64)
-SMALL = tl.constexpr(10.5)  # e^{42}, squared, is finite in float32
+TINY = tl.constexpr(5.25)  # (1 + e^{21})⁴ is finite in float32
+SMALL = tl.constexpr(10.5)  # (1 + e^{42})² too
 LIMIT = tl.constexpr(43.5)  # e^{±87} is finite and not denormal
 CUT = tl.constexpr(1e15)
 SCALE = tl.constexpr(-2 * 1.4426950408889634)  # of Σ w r, for energies in base 2
@@ -51,10 +57,10 @@ def _reciprocal(x, ASM: tl.constexpr):
 
 @triton.jit(do_not_specialize=RUNTIME)
 def prepare(
-    X, OUT, LEVELS, sxb, sxh, sxt, son, sot, sod, H, T, blocks,
+    X, OUT, LEVELS, sxb, sxh, sxt, H, T, blocks,
     D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """OUT = e^{2x} with strides (son, sot, sod), 0 in the padding, and the level of each block."""
+    """OUT (n, padded T, DP) = e^{2x}, 0 in the padding, and the level of each block."""
     pid = tl.program_id(0)
     n = (pid // blocks).to(tl.int64)
     t = pid % blocks * TILE + tl.arange(0, TILE)
@@ -65,8 +71,9 @@ def prepare(
         inside = (t < T)[:, None] & (d < D)[None, :]
         x = tl.load(X + t.to(tl.int64)[:, None] * sxt + d[None, :], mask=inside, other=0.0).to(tl.float32)
         size = tl.abs(x)
-        level = tl.maximum(level, tl.where(size <= SMALL, 0, tl.where(size <= LIMIT, 1, 2)))  # NaN: 2
-        at = OUT + n * son + t[:, None] * sot + d[None, :] * sod
+        near = tl.where(size <= TINY, 0, tl.where(size <= SMALL, 1, 2))
+        level = tl.maximum(level, tl.where(size <= LIMIT, near, 3))  # NaN: 3
+        at = OUT + (n * blocks * TILE + t)[:, None] * DP + d[None, :]
         tl.store(at, tl.where(inside, _exp(2.0 * x), 0.0), mask=(d < DP)[None, :])
     tl.store(LEVELS + pid, tl.max(tl.max(level, 1), 0))
 
@@ -91,22 +98,40 @@ def _any(x):
 
 
 @triton.jit
+def _split(x, N: tl.constexpr):
+    """The four columns of x (N, 4)."""
+    x02, x13 = tl.split(tl.reshape(x, [N, 2, 2]))
+    x0, x2 = tl.split(x02)
+    x1, x3 = tl.split(x13)
+    return x0, x1, x2, x3
+
+
+@triton.jit
 def _sum_near(
-    acc, AT, BT, W, TQP, TKP,
-    DP: tl.constexpr, UNROLL: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr,
+    acc, EA, EB, W,
+    DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, CLAMP: tl.constexpr,
+    ASM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Add Σ_d w_d / (1 + e^{2a}e^{2b}) to acc, two features per reciprocal."""
-    for first in range(0, DP, 2 * UNROLL):
-        for u in tl.static_range(UNROLL):
-            d = first + 2 * u
-            a1, a2 = tl.load(AT + d * TQP), tl.load(AT + (d + 1) * TQP)
-            b1, b2 = tl.load(BT + d * TKP), tl.load(BT + (d + 1) * TKP)
-            w1, w2 = tl.load(W + d), tl.load(W + d + 1)
-            p1 = a1[:, None] * b1[None, :] + 1.0
-            p2 = a2[:, None] * b2[None, :] + 1.0
-            if CLAMP:
-                p1, p2 = tl.minimum(p1, CUT), tl.minimum(p2, CUT)
-            acc += (w1 * p2 + w2 * p1) * _reciprocal(p1 * p2, ASM)
+    """Add Σ_d w_d / (1 + e^{2a}e^{2b}) to acc, with one reciprocal for GROUP (2 or 4) features.
+
+    EA, EB and W point to the first four features, (BM, 4), (BN, 4) and (1, 4).
+    """
+    for d in tl.range(0, DP, 4, num_stages=STAGES):
+        a0, a1, a2, a3 = _split(tl.load(EA + d), BM)
+        b0, b1, b2, b3 = _split(tl.load(EB + d), BN)
+        w0, w1, w2, w3 = _split(tl.load(W + d), 1)
+        p0, p1 = a0[:, None] * b0[None, :] + 1.0, a1[:, None] * b1[None, :] + 1.0
+        p2, p3 = a2[:, None] * b2[None, :] + 1.0, a3[:, None] * b3[None, :] + 1.0
+        if CLAMP:
+            p0, p1 = tl.minimum(p0, CUT), tl.minimum(p1, CUT)
+            p2, p3 = tl.minimum(p2, CUT), tl.minimum(p3, CUT)
+        n01, p01 = w0[:, None] * p1 + w1[:, None] * p0, p0 * p1
+        n23, p23 = w2[:, None] * p3 + w3[:, None] * p2, p2 * p3
+        if GROUP == 4:
+            acc += (n01 * p23 + n23 * p01) * _reciprocal(p01 * p23, ASM)
+        else:
+            acc += n01 * _reciprocal(p01, ASM)
+            acc += n23 * _reciprocal(p23, ASM)
     return acc
 
 
@@ -122,34 +147,43 @@ def _sum_far(acc, A, B, W, i, j, sat, sbt, Tq, Tk, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=RUNTIME)
 def energies(
-    AT, BT, A, B, W, LA, LB, E, START, STOP, MASK,
+    EA, EB, A, B, W, LA, LB, E, START, STOP, MASK,
     sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
     D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, UNROLL: tl.constexpr,
+    REST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """E (n, rows, TKP) of the chunk. Tiles without an allowed pair are not written."""
+    """E (n, rows, TKP) of the chunk: tiles of level 0 or, with REST, the others.
+
+    Tiles without an allowed pair are not written.
+    """
     pid, nj, ni = tl.program_id(0), TKP // BN, rows // BM
     n = (pid // (nj * ni)).to(tl.int64)
     b, h = n // H, n % H
     nk = b * (H // groups) + h // groups  # of the key's head
-    local = pid // nj % ni * BM + tl.arange(0, BM)
-    i, j = row0 + local, pid % nj * BN + tl.arange(0, BN)
-    if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
-        la = tl.max(tl.load(LA + n * (TQP // TILE) + i // TILE), 0)
-        lb = tl.max(tl.load(LB + nk * (TKP // TILE) + j // TILE), 0)
-        level = tl.maximum(la, lb)
-        acc = tl.zeros([BM, BN], tl.float32)
-        # Scalar bases plus constant ranges: the loads then need no address of their own.
-        at = AT + (n * DP * TQP + row0 + pid // nj % ni * BM) + tl.arange(0, BM)
-        bt, w = BT + (nk * DP * TKP + pid % nj * BN) + tl.arange(0, BN), W + h * DP
-        if level == 0:
-            acc = _sum_near(acc, at, bt, w, TQP, TKP, DP, UNROLL, False, ASM)
-        elif level == 1:
-            acc = _sum_near(acc, at, bt, w, TQP, TKP, DP, UNROLL, True, ASM)
-        else:
-            a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
-            acc = _sum_far(acc, a, k, w, i, j, sat, sbt, Tq, Tk, D)
-        tl.store(E + n * rows * TKP + local[:, None] * TKP + j[None, :], acc * SCALE)
+    first, m = pid // nj % ni * BM, pid % nj * BN  # BM and BN divide TILE
+    la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE)
+    level = tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE))
+    if (level > 0) != REST:
+        return
+    i, j = row0 + first + tl.arange(0, BM), m + tl.arange(0, BN)
+    if RANGES or DENSE:  # noqa: SIM102
+        if not _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
+            return
+    acc = tl.zeros([BM, BN], tl.float32)
+    four = tl.arange(0, 4)[None, :]
+    ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
+    eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
+    if not REST:
+        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 4, False, ASM, STAGES)
+    elif level == 1:
+        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 2, False, ASM, STAGES)
+    elif level == 2:
+        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 2, True, ASM, STAGES)
+    else:
+        a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
+        acc = _sum_far(acc, a, k, W + h * DP, i, j, sat, sbt, Tq, Tk, D)
+    at = E + (n * rows + first) * TKP + m + tl.arange(0, BM)[:, None] * TKP + tl.arange(0, BN)[None, :]
+    tl.store(at, acc * SCALE)
 
 
 @triton.jit
@@ -227,12 +261,12 @@ def _load_gradients(G, i, sgt, full, first, DV: tl.constexpr, BDV: tl.constexpr)
 
 @triton.jit(do_not_specialize=RUNTIME)
 def score_gradients(
-    E, V, G, L, PRODUCTS, DS, DST, ACTIVE, SEED, START, STOP, MASK,
+    E, V, G, L, PRODUCTS, DS, ACTIVE, SEED, START, STOP, MASK,
     svb, svh, svt, sgb, sgh, sgt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TKP, dropout,
     DV: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr, BDV: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the energies, DS (n, rows, TKP) and its transpose DST, and which tiles are not all 0.
+    """Gradients of the energies, DS (n, rows, TKP), and which tiles are not all 0.
 
     PRODUCTS is output · gradient of each row, the term that the softmax's backward pass subtracts.
     """
@@ -260,7 +294,6 @@ def score_gradients(
         ds = tl.where(allowed, tl.exp2(e - logs[:, None]) * (dp - products[:, None]), 0.0)
     tl.store(ACTIVE + pid, active.to(tl.int32))
     tl.store(DS + n * rows * TKP + local[:, None] * TKP + j[None, :], ds)
-    tl.store(DST + n * rows * TKP + j[:, None] * rows + local[None, :], tl.trans(ds))
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -297,36 +330,49 @@ def value_gradients(
 
 
 @triton.jit
-def _near_gradients(
-    acc, accw, ex, EY, S, d, XP,
-    DP: tl.constexpr, WEIGHTS: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """Add Σ_y s r (1 − r) to acc and Σ_y s r to accw over TILE positions y, two per reciprocal."""
-    for y in range(0, TILE, 2):
-        e1 = tl.load(EY + y * DP + d, mask=d < DP, other=0.0)
-        e2 = tl.load(EY + (y + 1) * DP + d, mask=d < DP, other=0.0)
-        s1, s2 = tl.load(S + y * XP)[:, None], tl.load(S + (y + 1) * XP)[:, None]
-        p1, p2 = ex * e1[None, :] + 1.0, ex * e2[None, :] + 1.0
-        if CLAMP:
-            p1, p2 = tl.minimum(p1, CUT), tl.minimum(p2, CUT)
-        r = _reciprocal(p1 * p2, ASM)
-        r1, r2 = p2 * r, p1 * r
-        acc += s1 * (r1 - r1 * r1)
-        acc += s2 * (r2 - r2 * r2)
-        if WEIGHTS:
-            accw += s1 * r1
-            accw += s2 * r2
+def _pair_gradients(
+    acc, accw, ex, e1, e2, s1, s2, WEIGHTS: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr
+):
+    """Add s r (1 − r) to acc and s r to accw for two positions y, with one reciprocal."""
+    p1, p2 = ex * e1[None, :] + 1.0, ex * e2[None, :] + 1.0
+    if CLAMP:
+        p1, p2 = tl.minimum(p1, CUT), tl.minimum(p2, CUT)
+    r = _reciprocal(p1 * p2, ASM)
+    r1, r2 = p2 * r, p1 * r
+    acc += s1[:, None] * (r1 - r1 * r1)
+    acc += s2[:, None] * (r2 - r2 * r2)
+    if WEIGHTS:
+        accw += s1[:, None] * r1
+        accw += s2[:, None] * r2
     return acc, accw
 
 
 @triton.jit
-def _far_gradients(acc, accw, x, Y, S, d, first, TY, syt, XP, D: tl.constexpr, WEIGHTS: tl.constexpr):
+def _near_gradients(
+    acc, accw, ex, EY, S, d, ssy,
+    DP: tl.constexpr, BX: tl.constexpr, WEIGHTS: tl.constexpr, CLAMP: tl.constexpr, ASM: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add Σ_y s r (1 − r) to acc and Σ_y s r to accw over TILE positions y. S points to the first four."""
+    for y in tl.range(0, TILE, 4, num_stages=STAGES):
+        s0, s1, s2, s3 = _split(tl.load(S + y * ssy), BX)
+        e0 = tl.load(EY + y * DP + d, mask=d < DP, other=0.0)
+        e1 = tl.load(EY + (y + 1) * DP + d, mask=d < DP, other=0.0)
+        acc, accw = _pair_gradients(acc, accw, ex, e0, e1, s0, s1, WEIGHTS, CLAMP, ASM)
+        e2 = tl.load(EY + (y + 2) * DP + d, mask=d < DP, other=0.0)
+        e3 = tl.load(EY + (y + 3) * DP + d, mask=d < DP, other=0.0)
+        acc, accw = _pair_gradients(acc, accw, ex, e2, e3, s2, s3, WEIGHTS, CLAMP, ASM)
+    return acc, accw
+
+
+@triton.jit
+def _far_gradients(acc, accw, x, Y, S, d, first, TY, syt, ssy, D: tl.constexpr, WEIGHTS: tl.constexpr):
     """The same for any x and y. Where s is 0, x or y may be NaN: nobody may see them."""
     for y in range(TILE):
         row = first + y + tl.zeros_like(d)
         at = Y + row.to(tl.int64) * syt + d
         other = tl.load(at, mask=(d < D) & (row < TY), other=0.0).to(tl.float32)
-        s = tl.load(S + y * XP)[:, None]
+        s = tl.load(S + y * ssy)[:, None]
         r = 1.0 / (1.0 + tl.exp(2.0 * (x + other[None, :])))
         acc += tl.where(s == 0.0, 0.0, s * (r - r * r))
         if WEIGHTS:
@@ -337,46 +383,63 @@ def _far_gradients(acc, accw, x, Y, S, d, first, TY, syt, XP, D: tl.constexpr, W
 @triton.jit(do_not_specialize=RUNTIME)
 def feature_gradients(
     EX, EY, X, Y, W, LX, LY, S, ACTIVE, DX, DW,
-    sxb, sxh, sxt, syb, syh, syt, sax, say, H, gx, gy, x0, y0, TX, TY, XP, YP, TXP, TYP,
+    sxb, sxh, sxt, syb, syh, syt, ssx, ssy, sax, say, H, gx, gy, x0, y0, TX, TY, XP, YP, TXP, TYP,
     D: tl.constexpr, DP: tl.constexpr, WEIGHTS: tl.constexpr, ADD: tl.constexpr, ASM: tl.constexpr,
-    BX: tl.constexpr, BD: tl.constexpr,
+    REST: tl.constexpr, BX: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """DX (n, TX, D) = 4 w Σ_y s r (1 − r), for queries x and keys y or the reverse; DW: −2 Σ s r per block.
 
-    The launch covers XP positions x from x0 and YP positions y from y0; S is (n, YP, XP). gx and gy are the
-    query heads per head of X and Y. No sum crosses threads: each holds its own positions and features.
+    Tiles of levels 0 and 1 or, with REST, the others, added to what is there. The launch covers XP positions
+    x from x0 and YP positions y from y0; S has strides (XP · YP, ssx, ssy). gx and gy are the query heads per
+    head of X and Y. No sum crosses threads: each holds its own positions and features.
     """
     pid, nx, nd = tl.program_id(0), XP // BX, (DP + BD - 1) // BD
     n = (pid // (nx * nd)).to(tl.int64)
     b, h, block = n // H, n % H, pid // nd % nx
     hx, hy = h // gx, h // gy
     mx, my = b * (H // gx) + hx, b * (H // gy) + hy
+    lx = tl.load(LX + mx * (TXP // TILE) + (x0 + block * BX) // TILE)
+    LY += my * (TYP // TILE) + y0 // TILE
+    ACTIVE += n * (XP // TILE) * (YP // TILE) + block * BX // TILE * sax
+    if REST:
+        count = 0
+        for m in range(YP // TILE):
+            if tl.load(ACTIVE + m * say) != 0:
+                count += (tl.maximum(lx, tl.load(LY + m)) >= 2).to(tl.int32)
+        if count == 0:
+            return
     local, d = block * BX + tl.arange(0, BX), pid % nd * BD + tl.arange(0, BD)
     t = x0 + local
     ex = tl.load(EX + (mx * TXP + t)[:, None] * DP + d[None, :], mask=(d < DP)[None, :], other=0.0)
-    lx = tl.load(LX + mx * (TXP // TILE) + (x0 + block * BX) // TILE)
     acc = tl.zeros([BX, BD], tl.float32)
     accw = tl.zeros([BX, BD], tl.float32)
-    S += n * XP * YP + local
-    Y += b * syb + hy * syh
-    ACTIVE += n * (XP // TILE) * (YP // TILE) + block * BX // TILE * sax
+    S += n * XP * YP
+    four = S + local[:, None] * ssx + tl.arange(0, 4)[None, :] * ssy
     for m in range(0, YP, TILE):
-        if tl.load(ACTIVE + m // TILE * say) != 0:
-            level = tl.maximum(lx, tl.load(LY + my * (TYP // TILE) + (y0 + m) // TILE))
-            rows, scores = EY + (my * TYP + y0 + m) * DP, S + m * XP
-            if level == 0:
-                acc, accw = _near_gradients(acc, accw, ex, rows, scores, d, XP, DP, WEIGHTS, False, ASM)
-            elif level == 1:
-                acc, accw = _near_gradients(acc, accw, ex, rows, scores, d, XP, DP, WEIGHTS, True, ASM)
+        level = tl.maximum(lx, tl.load(LY + m // TILE))
+        if (tl.load(ACTIVE + m // TILE * say) != 0) & ((level >= 2) == REST):
+            rows, s = EY + (my * TYP + y0 + m) * DP, four + m * ssy
+            if not REST:
+                acc, accw = _near_gradients(
+                    acc, accw, ex, rows, s, d, ssy, DP, BX, WEIGHTS, False, ASM, STAGES
+                )
+            elif level == 2:
+                acc, accw = _near_gradients(
+                    acc, accw, ex, rows, s, d, ssy, DP, BX, WEIGHTS, True, ASM, STAGES
+                )
             else:
                 at = X + b * sxb + hx * sxh + t.to(tl.int64)[:, None] * sxt + d[None, :]
                 x = tl.load(at, mask=(t < TX)[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
-                acc, accw = _far_gradients(acc, accw, x, Y, scores, d, y0 + m, TY, syt, XP, D, WEIGHTS)
+                y, s1 = Y + b * syb + hy * syh, S + local * ssx + m * ssy
+                acc, accw = _far_gradients(acc, accw, x, y, s1, d, y0 + m, TY, syt, ssy, D, WEIGHTS)
     w = tl.load(W + h * DP + d, mask=d < DP, other=0.0)
     acc = acc * (4.0 * w)[None, :]
     at, inside = DX + (n * TX + t)[:, None] * D + d[None, :], (t < TX)[:, None] & (d < D)[None, :]
-    if ADD:
+    if ADD or REST:
         acc += tl.load(at, mask=inside, other=0.0)
     tl.store(at, acc, mask=inside)
     if WEIGHTS:
-        tl.store(DW + (n * nx + block) * D + d, -2.0 * tl.sum(accw, 0), mask=d < D)
+        sums, at = -2.0 * tl.sum(accw, 0), DW + (n * nx + block) * D + d
+        if REST:
+            sums += tl.load(at, mask=d < D, other=0.0)
+        tl.store(at, sums, mask=d < D)

@@ -1,4 +1,4 @@
-"""Launch the kernels of triton_band.py: grids, strides, compile-time constants and block sizes.
+"""Launch the kernels of triton_band.py and triton_short.py: grids, strides, constants and block sizes.
 
 `banded`, `banded_backward` and `banded_column_sums` launch them for any tensors. `PreparedForward` and
 `PreparedColumnSums` compute all arguments except the tensors once: for short inputs that takes longer than
@@ -58,8 +58,8 @@ def banded(
     grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, out, row_logs, slopes.tensor, sinks, _lengths(band, B))
     constants = _forward_constants(q, v, band, slopes, sinks, logs=logs)
-    _launch(
-        "forward", grid, tensors, _strides((q, k, v)), _scalars(q, k, scale, band, slopes), constants, block
+    launch(
+        "forward", grid, tensors, strides_of((q, k, v)), _scalars(q, k, scale, band, slopes), constants, block
     )
     return out, row_logs
 
@@ -82,19 +82,19 @@ def banded_backward(
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     products = torch.empty_like(logs)
     constants, optional = _constants(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
-    scalars, strides = (*_scalars(q, k, scale, band, slopes), scale), _strides((q, k, v, grad))
+    scalars, strides = (*_scalars(q, k, scale, band, slopes), scale), strides_of((q, k, v, grad))
     value_constants = {n: constants[n] for n in ("DV", "BLOCK_DV")}
     block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
     tensors = (out, grad, products)
-    _launch("row_products", grid, tensors, _strides((grad,)), (H, Tq), value_constants, block)
+    launch("row_products", grid, tensors, strides_of((grad,)), (H, Tq), value_constants, block)
     block = _keys_block(q, v, band)
     grid = (-(-Tk // block["BN"]), B * Hk, 1)
     tensors = (q, k, v, grad, logs, products, dk, dv, *optional)
-    _launch("backward_keys", grid, tensors, strides, scalars, constants, block)
+    launch("backward_keys", grid, tensors, strides, scalars, constants, block)
     block = _queries_block(q, v, band)
     grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, grad, logs, products, dq, *optional)
-    _launch("backward_queries", grid, tensors, strides, scalars, constants, block)
+    launch("backward_queries", grid, tensors, strides, scalars, constants, block)
     return dq, dk, dv, products
 
 
@@ -152,14 +152,14 @@ class PreparedColumnSums:
         scalars = _scalars(q, k, scale, band, slopes)
         block = _forward_block(q, dummy_values, band)
         self.forward = PreparedLaunch(
-            "forward", (-(-Tq // block["BM"]), B * H, 1), _strides((q, k, k)), scalars,
+            "forward", (-(-Tq // block["BM"]), B * H, 1), strides_of((q, k, k)), scalars,
             _forward_constants(q, dummy_values, band, slopes, None, logs=True), block,
         )  # fmt: skip
         constants = _constants(q, k, band, slopes)
         constants = {n: constants[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
         block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
         self.sum_columns = PreparedLaunch(
-            "column_sums", (-(-Tk // 128), B * H, 1), _strides((q, k)), scalars, constants, block
+            "column_sums", (-(-Tk // 128), B * H, 1), strides_of((q, k)), scalars, constants, block
         )
 
     def __call__(self, q: Tensor, k: Tensor, lengths: Tensor | None) -> Tensor:
@@ -192,7 +192,7 @@ class PreparedLaunch:
         if self.handle is not None:
             self.handle(*tensors, *self.arguments)
             return
-        handle = _launch(self.name, self.grid, tensors, *self.options)
+        handle = launch(self.name, self.grid, tensors, *self.options)
         self.handle = None if handle is None else handle[self.grid]
 
 
@@ -210,11 +210,11 @@ def _handle_key(name: str, tensors: tuple, strides: tuple[int, ...], constants: 
     return name, device, dtype, strides, aligned, *constants.values(), *block.values()
 
 
-def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
+def strides_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
     return tuple(n for x in tensors for n in x.stride()[:3])
 
 
-def _launch(
+def launch(
     name: str,
     grid: tuple[int, int, int],
     tensors: tuple,
@@ -223,7 +223,7 @@ def _launch(
     constants: dict,
     block: dict,
 ) -> Any:
-    """Launch a kernel of triton_band.py with (tensors, strides, scalars, constants, block sizes).
+    """Launch a kernel with (tensors, strides, scalars, constants, block sizes).
 
     Returns the compiled kernel, None on the CPU. It is cached here; Triton's own lookup takes 25 µs more per
     call.
@@ -236,9 +236,10 @@ def _launch(
             sizes = (block[n] for n in ("BM", "BN") if n in block)
             handle[grid](*tensors, *strides, *scalars, *constants.values(), *sizes)
             return handle
-        from regard.attention.kernels import triton_band
+        from regard.attention.kernels import triton_band, triton_short
 
-        handle = getattr(triton_band, name)[grid](*tensors, *strides, *scalars, **constants, **block)
+        module = triton_short if hasattr(triton_short, name) else triton_band
+        handle = getattr(module, name)[grid](*tensors, *strides, *scalars, **constants, **block)
     if not on_gpu:
         return None
     if len(_handles) >= MAX_HANDLES:

@@ -38,7 +38,10 @@ function goldForm(model, { rerun }, draw) {
 
 export function alignmentView(run, model, actions) {
   const maps = run.maps.map((map, index) => ({ ...map, index })).filter((map) => map.kind === "cross");
-  let map = maps.find((m) => String(m.index) === state.map) ?? maps.at(-1);
+  let map =
+    maps.find((m) => String(m.index) === state.map) ??
+    maps.find((m) => m.layer === model.alignment) ??
+    maps.at(-1);
   let selected = state.row === "" ? -1 : Number(state.row),
     data = null,
     rows = [],

@@ -257,8 +257,7 @@ function force(prefix, from) {
 
 function showModel() {
   const { source, target, choices } = model.languages;
-  const direction =
-    source && target ? `${source} → ${target}` : choices.length ? `into ${choices.join(", ")}` : null;
+  const direction = source && target ? `${source} → ${target}` : null; // of several languages, a field has the choice
   const size =
     model.parameters >= 1e6
       ? `${(model.parameters / 1e6).toFixed(1)} M`

@@ -62,6 +62,7 @@ function pauseFor(id) {
 
 /**
  * The text as the model reads it: with the token of the target language in front, for a multilingual model.
+ * If the page names no language, English is translated into the model's first other one, as text_read does.
  */
 function addTarget(text, to) {
   const codes = translator.source.languages,
@@ -70,8 +71,9 @@ function addTarget(text, to) {
   if (to) return `>>${to}<< ${text}`;
   const language = guessLanguage(guesser, text);
   if (language !== null && language !== "en" && codes.includes("en")) return `>>en<< ${text}`;
-  const others = codes.filter((other) => other !== language);
-  if (others.length === 1) return `>>${others[0]}<< ${text}`;
+  const others = codes.filter((other) => other !== language && other !== "en");
+  if (others.length && (language === null || language === "en" || others.length === 1))
+    return `>>${others[0]}<< ${text}`;
   throw new Error(`This model translates into ${codes.join(", ")}; choose the language.`);
 }
 
