@@ -32,10 +32,10 @@ class TritonShort(Kernel):
     reads_unseen = False
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
+        if (reason := Triton().refuses(call, machine)) is not None:  # also tracing
+            return reason
         if max(call.Tq, call.Tk) > MAX_LENGTH:
             return f"it is for at most {MAX_LENGTH} queries and keys"
-        if (reason := Triton().refuses(call, machine)) is not None:
-            return reason
         if has_sinks(call) or call.bias is not None:
             return "it has no sinks and no bias"
         if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > MAX_DIM:
