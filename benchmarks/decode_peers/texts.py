@@ -1,4 +1,7 @@
-"""The sentences: the test set of the model's corpus, and longer ones, preprocessed like the training text."""
+"""The sentences: the test set of the model's corpus, and longer ones, preprocessed like the training text.
+
+A model with language tokens, as the bundled one, translates English into German: Multi30k and Europarl.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from regard.evaluation.evaluate import data_section, default_split
 from regard.evaluation.input_checks import looks_tokenised
 
 WORDS = 30  # of a joined sentence
+INTO_GERMAN = (("multi30k", "test_2016_flickr"), ("europarl-en-de", "test"))  # corpora and splits
 PUNCTUATION = re.compile(r"([^\w\s])")
 
 
@@ -49,6 +53,8 @@ class Text:
 
 def read(model: Any, count: int | None) -> list[Text]:
     """The model's test set, then Europarl's in its languages (or joined sentences), at most `count` each."""
+    if model.source_tokenizer.languages:
+        return [_into_german(model, *name, count) for name in INTO_GERMAN]
     data = data_section(model.card)
     split_name = default_split(data)
     split = load_split(
@@ -59,6 +65,12 @@ def read(model: Any, count: int | None) -> list[Text]:
     tokenize = "none" if looks_tokenised(split.targets) else "13a"
     long_name, long_pairs = _europarl(data, pairs) or (f"{name}, joined to {WORDS} words", _joined(pairs))
     return [_text(model, name, pairs, tokenize, count), _text(model, long_name, long_pairs, tokenize, count)]
+
+
+def _into_german(model: Any, corpus: str, split: str, count: int | None) -> Text:
+    rows = corpora.find(corpus).rows(split, "en", "de")
+    pairs = [(f">>de<< {source}", target) for source, target in rows]
+    return _text(model, f"{corpus} {split}, English to German", pairs, "13a", count)
 
 
 def _text(model: Any, name: str, pairs: list[tuple[str, str]], tokenize: str, count: int | None) -> Text:
