@@ -19,7 +19,7 @@ PAIRS = [
     ("We go.", "Nun"),
 ]
 LAYER = TRANSFORMER | {"layers": 2, "heads": 2, "inner": 256}  # large enough for int8
-SCHEDULE = "step teacher: 300 s\nvalidation at step 5\nstep student: 90 s\nwrote /root/somewhere/model now\n"
+SCHEDULE = "step student: 90 s\nwrote /root/somewhere/model now\n"
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,10 @@ def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
     (first,) = [row for row in record["scores"] if (row["corpus"], row["direction"]) == ("tatoeba", "en-de")]
     assert entry.scores["BLEU Tatoeba test en-de"] == round(first["bleu"], 1) and entry.default
     for text in (
-        "## Data\n", "## Scores\n", "## Reproduce\n", "## Limits\n", "teacher 5.0, student 1.5; 6.5 in all",
+        "## Data\n", "## Scores\n", "## Reproduce\n", "## Limits\n",
+        "7 steps, 3 M target tokens, 1.5e+09 FLOPs, 1.5 minutes",
         "| the teacher, not quantized | 51.2 | – | – | – |", record["signatures"]["chrf"],
-        "Cats do not like dogs. → ", "- `student`: English ↔ German",
+        "Cats do not like dogs. → ", "regard train tatoeba-en-de-fr",
         json.loads((work / "results" / "data.json").read_text())["europarl.en-fr.test.tsv.xz"]["sha256"],
     ):  # fmt: skip
         assert text in entry.card, text
@@ -110,7 +111,7 @@ def test_the_rows_of_the_model_are_put_into_the_pages_once(work, tmp_path):
     for _ in range(2):
         publish.main(["docs", "--docs", str(tmp_path), *map(str, places(work))])
     models, results = ((tmp_path / name).read_text(encoding="utf-8") for name in ("models.md", "results.md"))
-    assert models.count(f"| `{publish.NAME}` |") == 1
+    assert models.count(f"\n| `{publish.NAME}` |") == 1
     assert f"BLEU {' / '.join(scores[:4])} (en-de, de-en, en-fr, fr-en)" in models
     rows = [line for line in results.splitlines() if publish.NAME in line]
     assert [row.split(",")[0] for row in rows] == ["| Tatoeba test", "| Europarl test"]

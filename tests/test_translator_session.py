@@ -24,7 +24,7 @@ def test_every_step_runs_and_the_model_comes_back(tmp_path, monkeypatch):
     session.check(tmp_path / "data")
     model = regard.load(tmp_path / "check" / "unpacked" / "student")
     assert model.source_tokenizer.languages == ("de", "en", "fr")
-    assert (tmp_path / "check" / "distilled.tatoeba.tsv").read_text(encoding="utf-8").startswith(">>de<< ")
+    assert (tmp_path / "check" / "distilled.tsv").read_text(encoding="utf-8").startswith(">>de<< ")
 
 
 def test_pieces_that_came_back_are_joined(tmp_path, monkeypatch):

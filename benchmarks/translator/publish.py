@@ -33,7 +33,6 @@ from benchmarks.align import TASKS
 from benchmarks.peers import command
 from benchmarks.translator import prepare
 from benchmarks.translator.score import CORPORA, DIRECTIONS, WEIGHTS
-from benchmarks.translator.session import RECIPES
 from regard.errors import DataError, OptionError
 from regard.evaluation.alignment import score as score_links
 from regard.evaluation.alignment_choice import view_agreement
@@ -66,10 +65,9 @@ EXAMPLES = (
     ("He hit me with a pie.", "fr"),
 )
 ENTARTER = "The French verb of the lecture's second example, *entarter*, is in {} of the training rows"
-PLAN = "`benchmarks/translator`"
+PLAN, RECIPE = "`benchmarks/translator`", "`tatoeba-en-de-fr`"
 PEERS = {"tatoeba": "47.3 / 55.4 / – / –†, OPUS-MT (74 M parameters) on its own Tatoeba split"}
 GOALS = {"en-de": 50, "de-en": 56, "en-fr": 54, "fr-en": 57}  # BLEU on Tatoeba test
-STEP = re.compile(r"^step ([a-z-]+): (\d+) s$", re.MULTILINE)
 SCORE = re.compile(r"^ *(\w+) (\w\w-\w\w) test: BLEU ([\d.]+)", re.MULTILINE)
 
 Scores = dict[tuple[str, str], dict[str, Any]]  # by corpus and direction
@@ -207,10 +205,8 @@ def write_card(folder: Path, results: Path) -> str:
         **test["signatures"],
         "command": test["command"],
         "seed": model.card.get("recipe", {}).get("seed"),
-        "device": model.card.get("device"),
         "goals": _goals(by_set),
-        "minutes": _minutes(_steps(results)),
-        "recipes": "\n".join(_recipe_lines(_steps(results))),
+        "cost": _cost(model.card),
         "verdicts": _verdicts(results),
     }
     text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(fields)
@@ -327,27 +323,12 @@ def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     }
 
 
-def _steps(results: Path) -> dict[str, float]:
-    """The minutes of each step of the GPU session, from its log."""
-    log = results / "schedule.txt"
-    steps = STEP.findall(log.read_text(encoding="utf-8")) if log.is_file() else []
-    if not steps:
-        raise DataError(f"{log} has no line `step NAME: N s`; keep the log with install --logs")
-    return {name: int(seconds) / 60 for name, seconds in steps}
-
-
-def _minutes(steps: dict[str, float]) -> str:
-    each = ", ".join(f"{name} {minutes:.1f}" for name, minutes in steps.items())
-    # The teacher is scored beside other steps.
-    total = sum(minutes for name, minutes in steps.items() if name != "score-teacher")
-    return f"Minutes of the steps: {each}; {total:.1f} in all."
-
-
-def _recipe_lines(steps: dict[str, float]) -> list[str]:
-    """A line for each recipe that was trained, in order, with what it says about itself."""
-    paths = [RECIPES / f"{name}.yaml" for name in steps]
-    recipes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
-    return [f"- `{recipe['name']}`: {recipe['about']}" for recipe in recipes]
+def _cost(card: dict[str, Any]) -> str:
+    """What training took, from the card of the run."""
+    return (
+        f"{card['steps']:,} steps, {card['tokens'] / 1e6:.0f} M target tokens, {card['flops']:.1e} FLOPs, "
+        f"{card['seconds'] / 60:.1f} minutes with validation on one {card['device']}"
+    )
 
 
 def _verdicts(results: Path) -> str:
@@ -372,7 +353,7 @@ def write_rows(folder: Path, results: Path, docs: Path) -> None:
         bleu.setdefault(row["corpus"], []).append(f"{row['bleu']:.1f}")
     task, trained = "translate: English ↔ German, English ↔ French", "Tatoeba (CC BY 2.0 FR), Europarl"
     score = f"BLEU {' / '.join(bleu['tatoeba'])} ({', '.join(DIRECTIONS)})"
-    own = f"| `{folder.name}` | {task} | {_mebibytes(folder):.1f} MiB | {trained} | {score} | {PLAN} |"
+    own = f"| `{folder.name}` | {task} | {_mebibytes(folder):.1f} MiB | {trained} | {score} | {RECIPE} |"
     _put_rows(docs / "models.md", [own], before="| `film-reviews` |", mark=f"| `{folder.name}` |")
     mark, command_text = f"the bundled `{folder.name}` in int8", f"`{test['command']}`"
     rows = [

@@ -37,13 +37,12 @@ class Step:
 
 
 STEPS = (
-    Step("prepare-teacher", 60),
-    Step("teacher", 25, 0.44),
-    Step("teacher-tatoeba", 20, 0.28),
-    Step("distill", 80),
+    Step("prepare-teacher", 45),
+    Step("teacher", 25, 0.42),
+    Step("distill", 110),
     Step("score-teacher", 0, in_background=True),  # on the GPU, while the cores prepare the student's data
-    Step("student-tatoeba", 45, 1.0),
-    Step("finish", 40),
+    Step("student", 50, 1.0),
+    Step("finish", 25),
 )
 
 

@@ -21,18 +21,21 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from benchmarks.peers import command
 from benchmarks.translator import prepare, score, transfer
+from regard.models.catalog import BUNDLED
 
 ROOT = Path("build/translator")  # ignored by git
 RECIPES = Path(__file__).with_name("recipes")
 TATOEBA = ("tatoeba.en-de", "tatoeba.en-fr", "tatoeba.de-en", "tatoeba.fr-en")
 INTO_OTHERS = TATOEBA[:2]  # the harder directions are repeated more often
-EARLIER = ROOT / "earlier"  # a student of an earlier session: training continues from it
-CONTINUED = ("tokenizer={}", "optimizer.lr=0.0008", "schedule.warmup=400")
+START = BUNDLED / "tatoeba-en-de-fr"  # training continues from it
+TOKENIZER = (f"tokenizer.load={json.dumps(str(START))}",)  # the teacher has the student's tokens
+STUDENT_STEPS = (
+    55  # steps a second on one H200: 66 between validations, less what captures and validations take
+)
 PROCESSES = 3  # that distill at the same time
 TINY = (
     "model.dim=32",
@@ -74,67 +77,32 @@ class Session:
     # Training
 
     def prepare_teacher(self) -> None:
-        """Fill the cache with the teacher's tokenizer and training set: CPU cores only, before `teacher`."""
+        """Fill the cache with the teacher's training set: CPU cores only, before `teacher`."""
         from regard.data.datasets import load_corpus
         from regard.recipe.loading import load_recipe
 
-        files, overrides = self._teacher_data()
+        files, overrides = self._references(), (*TOKENIZER, *(TINY if self.tiny else ()))
         recipe = load_recipe(RECIPES / "teacher.yaml", [*self._files(files), *overrides])
         load_corpus(recipe.data, recipe.tokenizer, task="translate", seed=recipe.seed)
 
     def teacher(self, minutes: float) -> None:
-        files, overrides = self._teacher_data()
-        self._fit("teacher", files, minutes, overrides)
-
-    def _teacher_data(self) -> tuple[list[Path], tuple[str, ...]]:
-        files = [self._train(name) for name in (*TATOEBA * 3, *INTO_OTHERS)]
-        return [*files, *self._europarl()], (*TINY, "tokenizer.size=600") if self.tiny else ()
-
-    def teacher_tatoeba(self, minutes: float) -> None:
-        self._tune("teacher", [self._train(name) for name in (*TATOEBA, *INTO_OTHERS)], minutes)
+        """Train the teacher on the data of the recipe tatoeba-en-de-fr."""
+        limit = ("training.steps=40", "schedule.warmup=10") if self.tiny else (f"training.minutes={minutes}",)
+        tiny = (*TINY, *TINY_RUN) if self.tiny else ()
+        self._train_or_resume("teacher", self._references(), limit, (*TOKENIZER, *tiny))
 
     def student(self, minutes: float) -> None:
-        files = [*self._diversified(), *self._europarl()]
-        if EARLIER.is_dir() and not self.tiny:
-            own = (f"training.start={json.dumps(str(EARLIER.absolute()))}", *CONTINUED)
-        else:
-            tokenizer = f"tokenizer.load={json.dumps(str((self.run('teacher') / 'model').absolute()))}"
-            own = (tokenizer, *(TINY if self.tiny else ()))
-        self._fit("student", files, minutes, own)
-
-    def student_tatoeba(self, minutes: float) -> None:
-        """Continue the teacher on references, its own translations and a part of Europarl."""
-        self._tune("student", [*self._diversified(), self._some_europarl()], minutes, start="teacher-tatoeba")
-
-    def _some_europarl(self) -> Path:
-        """A quarter of the Europarl pairs, so that longer sentences are not forgotten."""
-        out = self.work / "europarl.part.tsv"
-        lines = (line for path in self._europarl() for line in path.open(encoding="utf-8", newline="\n"))
-        out.write_text("".join(islice(lines, 0, None, 4)), encoding="utf-8", newline="\n")
-        return out
-
-    def _diversified(self) -> list[Path]:
-        """References, the teacher's translations, and these as sources (Nguyen et al. 2020), if made."""
-        made = self.distilled, self.work / "back-translated.tsv"
-        references = map(self._train, (*TATOEBA, *INTO_OTHERS))
-        return [*references, *(path for path in made if path.is_file())]
-
-    def _fit(self, name: str, files: list[Path], minutes: float, overrides: tuple[str, ...]) -> None:
-        """Train a recipe from scratch for some minutes in all, or resume its run."""
-        limit = ("training.steps=40",) if self.tiny else (f"training.minutes={minutes}",)
-        tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
-        self._train_or_resume(name, files, limit, (*overrides, *tiny))
-
-    def _tune(self, name: str, files: list[Path], minutes: float, start: str | None = None) -> None:
-        """Fine-tune a run for some minutes; the learning rate is 0 after as many steps as fit."""
-        earlier = self.run(name if start is None else start)
-        if not (earlier / "report.json").is_file():
-            print(f"warning: {earlier} was stopped early; its best model so far is used", flush=True)
-        steps = 40 if self.tiny else self._steps("teacher", minutes)
-        start = f"training.start={json.dumps(str(earlier.absolute()))}"
-        tiny = ("schedule.warmup=10", *TINY_RUN) if self.tiny else ()
+        """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
+        made = (path for path in (self.distilled, self.work / "back-translated.tsv") if path.is_file())
+        files = [*map(self._train, (*TATOEBA, *INTO_OTHERS)), *made, *self._europarl()]
+        steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
-        self._train_or_resume(f"{name}-tatoeba", files, limits, (start, *tiny))
+        tiny = ("schedule.warmup=2", *TINY_RUN) if self.tiny else ()
+        start = f"training.start={json.dumps(str(START))}"
+        self._train_or_resume("student", files, limits, (start, *tiny))
+
+    def _references(self) -> list[Path]:
+        return [*map(self._train, (*TATOEBA * 3, *INTO_OTHERS)), *self._europarl()]
 
     def _train_or_resume(
         self, name: str, files: list[Path], limits: tuple[str, ...], overrides: tuple[str, ...]
@@ -143,25 +111,10 @@ class Session:
 
         folder = self.run(name)
         if (folder / "recipe.yaml").is_file():
-            # The schedule of a fine-tuned run depends on its steps, so they stay.
-            new_limits = [limit for limit in limits if not (name.endswith("-tatoeba") and "steps" in limit)]
-            resume(folder, overrides=new_limits)
+            # The learning rate of the student depends on its steps, so they stay.
+            resume(folder, overrides=[limit for limit in limits if "minutes" in limit or name == "teacher"])
             return
         train(RECIPES / f"{name}.yaml", folder=folder, overrides=[*self._files(files), *limits, *overrides])
-
-    def _steps(self, name: str, minutes: float) -> int:
-        """Steps of fine-tuning that fit in some minutes, by the speed of the run that it starts from.
-
-        R-Drop takes two passes a step, batches have 20 000 tokens instead of 25 000, and a seventh of the
-        time is for capturing graphs and for validation.
-        """
-        with (self.run(name) / "log.jsonl").open(encoding="utf-8") as log:
-            events = [event for event in map(json.loads, log) if event["event"] == "train"]
-        first, last = events[len(events) // 2], events[-1]
-        rate = (last["step"] - first["step"]) / max(1e-6, last["seconds"] - first["seconds"])
-        steps = max(200, round(60 * minutes * rate * 25_000 / 20_000 / 2 * 6 / 7))
-        print(f"{name}: {rate:.1f} steps/s; fine-tuning for {steps:,} steps", flush=True)
-        return steps
 
     # The teacher's translations
 
@@ -201,8 +154,7 @@ class Session:
         from regard.training.display import Display
         from regard.training.distillation import write_distilled
 
-        teacher = self.run("teacher-tatoeba")
-        teacher = teacher if (teacher / "model").is_dir() else self.run("teacher")
+        teacher = self.run("teacher")
         overrides = [
             *self._files([sources]),
             f"distillation.teacher={json.dumps(str(teacher.absolute()))}",
@@ -246,22 +198,20 @@ class Session:
 
     # What comes back
 
-    def finish(self, name: str, out: Path) -> None:
-        """Store a model in int8, score it on the validation sets and write what comes back."""
+    def finish(self, out: Path) -> None:
+        """Store the student in int8, score it on the validation sets and write what comes back."""
         from regard.interchange.quantize import quantize_folder
 
-        tuned, stored = self.run(f"{name}-tatoeba"), self.work / "int8" / name
-        folder = tuned if (tuned / "model").is_dir() else self.run(name)
-        print(quantize_folder(folder, stored, overwrite=True, publish=True), flush=True)
+        stored = self.work / "int8" / "student"
+        print(quantize_folder(self.run("student"), stored, overwrite=True, publish=True), flush=True)
         transfer.pack(stored, out)
-        for log in (self.work / "runs").glob(f"{name}*/log.jsonl"):
+        for log in (self.work / "runs").glob("*/log.jsonl"):
             shutil.copy(log, out / f"{log.parent.name}.log.jsonl")
         score.main([str(stored), str(self.directions), *_scoring(20 if self.tiny else 1000)])
 
     def score_teacher(self, out: Path) -> None:
         """Score the teacher on all sets, for the size-quality curve; test scores go to a file only."""
-        tuned = self.run("teacher-tatoeba")
-        folder = tuned if (tuned / "model").is_dir() else self.run("teacher")
+        folder = self.run("teacher")
         out.mkdir(parents=True, exist_ok=True)
         for split, limit in (("validation", "1000"), ("test", "100000")):
             with (out / f"teacher-{split}.txt").open("w", encoding="utf-8") as file, redirect_stdout(file):
@@ -358,7 +308,7 @@ def check(data: Path) -> None:
     shutil.rmtree(session.work, ignore_errors=True)
     for step in (
         *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
-        *("teacher-tatoeba", "distill", "score-teacher", "student-tatoeba", "finish"),
+        *("distill", "score-teacher", "student", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
     transfer.unpack(session.work / "out", session.work / "unpacked")
@@ -378,8 +328,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         session.prepare_teacher()
     elif step == "companions":
         session.companions()
-    elif step in ("finish", "finish-teacher"):
-        session.finish("student" if step == "finish" else "teacher", out)
+    elif step == "finish":
+        session.finish(out)
     elif step == "score-teacher":
         session.score_teacher(out)
     elif step == "finish-companions":
@@ -390,9 +340,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
 
 
 STEPS = (
-    *("gather", "check", "prepare-teacher", "teacher", "teacher-tatoeba", "distill", "distill-part"),
-    *("score-teacher", "student", "student-tatoeba"),
-    *("finish", "finish-teacher", "companions", "finish-companions", "unpack"),
+    *("gather", "check", "prepare-teacher", "teacher", "distill", "distill-part", "score-teacher", "student"),
+    *("finish", "companions", "finish-companions", "unpack"),
 )
 
 

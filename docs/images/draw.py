@@ -22,7 +22,7 @@ import regard
 
 HERE = Path(__file__).parent
 FIGURES = {  # name: (function, name of the run whose model it takes)
-    "attention": (translator_figures.attention, "bahdanau"),
+    "attention": (translator_figures.attention, None),
     "alignment": (translator_figures.alignment, "bahdanau"),
     "heads": (translator_figures.heads, "small"),
     "beam": (translator_figures.beam, "small"),

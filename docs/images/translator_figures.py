@@ -6,18 +6,23 @@ from svg import Drawing
 
 import regard
 from regard.decoding import attention_maps
+from regard.pipelines.align import View
+from regard.pipelines.token_words import Words, word_weights
 
 SENTENCE = "Tom does not want to go to school."
+CROSSING = "I know that Tom does not want to go to school."
 
 
-def attention(bahdanau: regard.models.Translator) -> Drawing:
-    """The attention matrix of a translation: rows are target tokens, columns source tokens, dark is large."""
-    translation = regard.translate(SENTENCE, bahdanau, beam=4, attention=True)
-    seen = translation.hypotheses[0].attention
-    weights = seen.cross() / seen.cross().max()
-    rows, columns = (labels(pieces) for pieces in seen.pieces(seen.names("cross")[0]))
-    drawing = Drawing(f"Attention of a translation: {SENTENCE} → {translation}")
-    drawing.matrix(90, 84, weights.tolist(), rows, columns)
+def attention() -> Drawing:
+    """The word alignment of a translation by the bundled translator: rows are German words, dark is large."""
+    model = regard.load("tatoeba-en-de-fr")
+    best = regard.translate(CROSSING, model, "de", attention=True).hypotheses[0]
+    source = Words.of_text(model.source_tokenizer, f">>de<< {CROSSING}")
+    target = Words.of_tokens(model.target_tokenizer, best.tokens)
+    weights = word_weights(View.of(model)(best.attention), source, target)
+    drawing = Drawing(f"Attention of a translation: {CROSSING} → {best.text}")
+    drawing.matrix(90, 84, (weights / weights.max()).tolist(), target.words, source.words)
+    drawing.width += 40  # for the slanted label of the last column
     return drawing
 
 
