@@ -154,8 +154,8 @@ class LinkOptions(OptionGroup):
         option(
             min=0,
             max=1,
-            help="Keep links of at least this weight. Default: with one direction, the strongest of each "
-            "target word.",
+            help="Leave out links of less weight. With one direction: keep every other link, not only the "
+            "strongest of each target word.",
             rich_help_panel=SEARCH,
         ),
     ] = None

@@ -157,7 +157,7 @@ def _joined_links(
     sources: list[str],
     targets: list[str],
     model: Translator,
-    view: View | None,
+    view: View | AlignmentHead | None,
     back: str,
     selection: LinkSelection,
 ) -> list[Links]:

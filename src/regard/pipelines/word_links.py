@@ -43,9 +43,11 @@ class LinkSelection:
     def __post_init__(self) -> None:
         if self.threshold is not None:
             arguments.number("threshold", self.threshold, 0, 1)
-        if self.symmetrize not in (None, "weights", "none") and self.symmetrize not in SYMMETRIZATIONS:
-            names = ", ".join(["weights", *SYMMETRIZATIONS, "none"])
-            raise OptionError(f"symmetrize must be one of {names}, got {arguments.quoted(self.symmetrize)}")
+        names = ["weights", *SYMMETRIZATIONS, "none"]
+        if self.symmetrize is not None and self.symmetrize not in names:
+            raise OptionError(
+                f"symmetrize must be one of {', '.join(names)}, got {arguments.quoted(self.symmetrize)}"
+            )
 
     def links(self, weights: Tensor) -> Links:
         """Select the links of one direction."""
