@@ -51,13 +51,13 @@ values = torch.eye(4)  # (4, 4)
 # equal keys add up.
 
 # %%
-found = regard.lookup(embed("date of birth")[None], keys, values)
+answer = regard.lookup(embed("date of birth")[None], keys, values)
 missing = regard.lookup(embed("date of birht")[None], keys, values)  # a typing error
 twice = regard.lookup(embed("name")[None], torch.cat([keys, keys]), torch.cat([values, values]))
-print("date of birth →", found.tolist()[0], contents[found.argmax()])
+print("date of birth →", answer.tolist()[0], contents[answer.argmax()])
 print("date of birht →", missing.tolist()[0])
 print("name, twice in the dictionary →", twice.tolist()[0])
-assert found.tolist() == [[0, 0, 1, 0]] and missing.sum() == 0 and twice[0, 0] == 2
+assert answer.tolist() == [[0, 0, 1, 0]] and missing.sum() == 0 and twice[0, 0] == 2
 
 # %% [markdown]
 # ## Soft lookup
@@ -67,8 +67,8 @@ assert found.tolist() == [[0, 0, 1, 0]] and missing.sum() == 0 and twice[0, 0] =
 
 # %%
 queries = ["date of birth", "date of birht", "adress", "birth place", "nickname"]
-asked = torch.stack([embed(query) for query in queries])
-weights = regard.lookup(asked, keys, values, temperature=0.3)  # (5, 4)
+query_vectors = torch.stack([embed(query) for query in queries])
+weights = regard.lookup(query_vectors, keys, values, temperature=0.3)  # (5, 4)
 for query, row in zip(queries, weights, strict=True):
     print(f"{query:14} → {contents[row.argmax()]:22} weight {row.max():.2f}")
 show(MatrixPicture(weights, queries, names, title="Soft lookup, temperature 0.3"))
@@ -84,7 +84,7 @@ assert weights.argmax(1).tolist() == [2, 2, 1, 3, 0]
 temperatures = [10 ** (k / 4) for k in range(-8, 9)]
 curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
 for temperature in temperatures:
-    row = regard.lookup(asked[1:2], keys, values, temperature=temperature)[0]
+    row = regard.lookup(query_vectors[1:2], keys, values, temperature=temperature)[0]
     for name, weight in zip(names, row.tolist(), strict=True):
         curves[name].append((temperature, weight))
 show(LineChart(curves, "Weights of 'date of birht' by temperature", "temperature", "weight", log_x=True))
@@ -103,8 +103,8 @@ expect("the same at τ = 0.01", curves["date of birth"][0][1], 1.0, within=1e-4,
 # %%
 long = keys.clone()
 long[3] *= 3
-by_distance = regard.lookup(asked[:1], long, values, temperature=0.01)
-by_dot = regard.lookup(asked[:1], long, values, temperature=0.01, similarity=regard.attention.Dot())
+by_distance = regard.lookup(query_vectors[:1], long, values, temperature=0.01)
+by_dot = regard.lookup(query_vectors[:1], long, values, temperature=0.01, similarity=regard.attention.Dot())
 print("date of birth: by distance", names[by_distance.argmax()], "· by dot product", names[by_dot.argmax()])
 assert names[by_distance.argmax()] == "date of birth" and names[by_dot.argmax()] == "place of birth"
 

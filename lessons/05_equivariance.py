@@ -37,13 +37,13 @@ layers = {
     "convolution, kernel 3": regard.layers.Convolution(16, kernel=3),
     "recurrence": regard.layers.Recurrence(16),
 }
-found = {}
+properties = {}
 for name, layer in layers.items():
-    found[name] = bool(is_separable(layer)), bool(is_equivariant(layer))
-    print(f"{name:24} separable {found[name][0]!s:6} equivariant {found[name][1]}")
-assert found.pop("convolution, kernel 1") == (True, True)
-assert found.pop("attention") == (False, True)
-assert set(found.values()) == {(False, False)}
+    properties[name] = bool(is_separable(layer)), bool(is_equivariant(layer))
+    print(f"{name:24} separable {properties[name][0]!s:6} equivariant {properties[name][1]}")
+assert properties.pop("convolution, kernel 1") == (True, True)
+assert properties.pop("attention") == (False, True)
+assert set(properties.values()) == {(False, False)}
 
 # %% [markdown]
 # The first two rows are Schmidt-Thieme's: a convolution with kernel 1 is both, attention is equivariant and

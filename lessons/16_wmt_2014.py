@@ -162,9 +162,11 @@ assert later[-1][1] - later[0][1] > 5 * (later[2][1] - later[0][1])  # data move
 # 27.52 by sacreBLEU ([its issue 317](https://github.com/tensorflow/tensor2tensor/issues/317)). `regard bleu`
 # prints sacreBLEU's signature for that reason.
 #
-# **What this lesson does not show:** a score of our own on newstest2014. A base model at the paper's size
-# needs 10¹⁸ operations, months on a CPU. `regard train transformer-base` runs it on a GPU,
-# `regard evaluate MODEL --cost-table` prints it below this table.
+# A score of our own: the bundled translator, 23.5 million parameters trained on everyday sentences and a
+# part of Europarl, has 14.5 BLEU on newstest2014 for 8.2·10¹⁶ operations, `regard evaluate tatoeba-en-de-fr
+# --data wmt-newstest --split newstest2014 --cost-table` (regard 0.5.0, 2026-11-18). **What this lesson does
+# not show:** a base model at the paper's size and data. It needs 10¹⁸ operations, months on a CPU.
+# `regard train transformer-base` runs it on a GPU.
 
 # %% [markdown]
 # ## Exercises

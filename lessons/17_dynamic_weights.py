@@ -53,8 +53,8 @@ def additivity_gap(layer) -> float:
     """How far f(x + y) is from f(x) + f(y), relative to its size."""
     x, y = inputs
     with torch.no_grad():
-        together, apart = layer(x + y), layer(x) + layer(y)
-    return float((together - apart).norm() / together.norm())
+        of_sum, sum_of_outputs = layer(x + y), layer(x) + layer(y)
+    return float((of_sum - sum_of_outputs).norm() / of_sum.norm())
 
 
 def mix(x: torch.Tensor) -> torch.Tensor:

@@ -38,8 +38,8 @@ NEGATION = re.compile(r"\b(nicht|kein\w*|nie|niemals|nichts|niemand\w*)\b", re.I
 labelled = [(english, "negated" if NEGATION.search(german) else "plain") for english, german in pairs()]
 rows = []
 for label in ("negated", "plain"):
-    found = [row for row in labelled if row[1] == label]
-    rows += random.Random(0).sample(found, COUNT)
+    with_label = [row for row in labelled if row[1] == label]
+    rows += random.Random(0).sample(with_label, COUNT)
 random.Random(1).shuffle(rows)
 folder = Path(tempfile.mkdtemp())
 test = rows[:200]

@@ -169,10 +169,10 @@ if importlib.util.find_spec("sklearn"):
     torch.manual_seed(0)
     reader = FrameClassifier("sinusoidal", channels=8, labels=10)
     train(reader, images[:half], names[:half], by_size(full=1500, small=100))
-    found = accuracy(reader, images[half:], names[half:])
+    score = accuracy(reader, images[half:], names[half:])
     tolerance = by_size(full=0.1, small=0.4)
     expect(
-        "accuracy on the second half", found, 0.97, within=tolerance, source="scikit-learn's example, an SVM"
+        "accuracy on the second half", score, 0.97, within=tolerance, source="scikit-learn's example, an SVM"
     )
 else:
     print('scikit-learn is not installed: pip install "regard[interactions]"')

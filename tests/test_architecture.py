@@ -83,6 +83,21 @@ def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
     assert not without
 
 
+def test_lines_have_at_most_110_columns():
+    """ruff checks Python. JavaScript may have longer texts, and a regular expression."""
+    names = ("*.cpp", "*.yaml", "*.js", "*.css")
+    files = [path for name in names for path in PACKAGE.rglob(name)]
+    files += (TESTS.parent / "recipes").glob("*.yaml")
+    assert len(files) > 60
+    long = [
+        f"{path.name}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 110 and not (path.suffix == ".js" and re.search(r'["`]|^  /', line))
+    ]
+    assert long == []
+
+
 # Names with one meaning in several files: what the server sends is named as what the pipelines return, each
 # task has its output formats, two kernels their autograd function; Linear is linear in both places.
 SAME_MEANING = {

@@ -124,6 +124,12 @@ def test_bahdanaus_query_is_the_state_before_and_its_context_enters_the_recurren
     assert len(backwards) == 2  # the encoder reads in both directions
 
 
+def test_input_feeding_gives_the_context_to_the_next_step():
+    graph = regard.draw(model_of("input feeding"), steps=3)
+    assert [(e.start.label, e.end.label) for e in graph.edges if e.dashed] == [("a₁", "s₂"), ("a₂", "s₃")]
+    assert "Input feeding: the context is part of the next step's input (dashed)." in graph.remarks
+
+
 def test_self_attention_has_the_edges_that_its_mask_allows():
     def pairs(**options):
         model = regard.build({"dim": 16, "decoder": {**TRANSFORMER, **options}}, None, 20)

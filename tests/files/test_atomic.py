@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import regard
 from regard.errors import FolderError
-from regard.files.atomic import build_folder, files_in, write_file, write_folder
+from regard.files.atomic import build_folder, files_in, replace_file, write_file, write_folder
 from regard.files.checksums import verify_complete
 from regard.training.step_folders import step_folders
 from tests import forked
@@ -30,6 +32,35 @@ def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
         write_file(tmp_path / "a.txt", "half \ud83d")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_folder_after(tmp_path, monkeypatch):
+    part, path, calls = tmp_path / "a.part", tmp_path / "a", []
+    part.write_text("all of it", encoding="utf-8")
+    name_of = {os.stat(place).st_ino: place.name for place in (part, tmp_path)}
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (calls.append(name_of[os.fstat(handle).st_ino]), fsync(handle))
+    )
+    monkeypatch.setattr(os, "replace", lambda old, new: (calls.append("replace"), replace(old, new)))
+    replace_file(part, path)
+    assert calls == ["a.part", "replace", tmp_path.name]
+    assert path.read_text(encoding="utf-8") == "all of it" and os.listdir(tmp_path) == ["a"]
+
+
+# These move a file or folder away: an output back to its part file, a cache entry before it is removed.
+MOVED_AWAY = {"pipelines/job.py", "data/prepared_cache.py"}
+
+
+def test_only_this_module_moves_a_file_to_its_final_name():
+    package = Path(regard.__file__).parent
+    renames = re.compile(r"\bos\.(replace|rename)\(|\.rename\(|\.replace\((path|target|final|library)\)")
+    modules = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if renames.search(path.read_text(encoding="utf-8"))
+    }
+    assert modules == {"files/atomic.py"} | MOVED_AWAY
 
 
 def fill_with(text):

@@ -46,8 +46,8 @@ def head_diversity(weights: Tensor) -> HeadDiversity:
     >>> print(head_diversity(torch.stack([same, same])))
     2 heads, Jensen–Shannon divergence 0.000 bits, effective rank 1.00 of 2
 
-    Divergences are the mean over rows. Rows of every head are divided by their sum; rows in which some head
-    attends to nothing are left out.
+    Divergences are means over rows. Each row is first divided by its sum. A row is left out if some head
+    attends to nothing there.
     """
     instance("weights", weights, Tensor, "a tensor (…, heads, Tq, Tk)")
     if weights.ndim < 3 or not weights.numel():

@@ -240,10 +240,10 @@ def _print(ratings: Ratings, report: dict[str, Any], test: TestOptions) -> None:
     held_out = f"{test.folds} folds, ± standard deviation" if test.folds else f"{test.test:.0%}"
     print(f"errors on held-out ratings ({held_out}):")
     print(f"{'':15}{'RMSE':>8}{'':9}{'MAE':>8}{'seconds':>9}")
-    for kind, fits in report.items():
-        rmse = [fit["rmse"] for fit in fits]
+    for kind, folds in report.items():
+        rmse = [fold["rmse"] for fold in folds]
         deviation = f" ± {stdev(rmse):.4f}" if len(rmse) > 1 else ""
-        mae, seconds = (mean(fit[name] for fit in fits) for name in ("mae", "seconds"))
+        mae, seconds = (mean(fold[name] for fold in folds) for name in ("mae", "seconds"))
         print(f"{kind:15}{mean(rmse):8.4f}{deviation:9}{mae:8.4f}{seconds:9.2f}")
 
 

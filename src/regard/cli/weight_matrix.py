@@ -107,17 +107,17 @@ def _width(text: str) -> int:
     """Return the number of terminal columns: two for CJK and emoji; combining marks take none."""
     from rich.cells import cell_len
 
-    return sum(min(2, cell_len(letter[0])) for letter in _characters(text))
+    return sum(min(2, cell_len(character[0])) for character in _characters(text))
 
 
-def _cut(word: str, most: int) -> str:
-    letters = _characters(word)
-    if _width(word) <= most:
-        return "".join(letters)
-    while letters and _width("".join(letters)) > most - 1:
-        letters.pop()
-    return "".join(letters) + "…"
+def _cut(word: str, max_width: int) -> str:
+    characters = _characters(word)
+    if _width(word) <= max_width:
+        return "".join(characters)
+    while characters and _width("".join(characters)) > max_width - 1:
+        characters.pop()
+    return "".join(characters) + "…"
 
 
-def _fill(letter: str, width: int) -> str:
-    return letter + " " * max(0, width - _width(letter))
+def _fill(text: str, width: int) -> str:
+    return text + " " * max(0, width - _width(text))

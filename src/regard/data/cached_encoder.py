@@ -79,7 +79,8 @@ class CachedEncoder:
             return self._encode_characters(texts) if simple else self._encode_whole(texts)
         split = [[text] if kind == "label" else text.split(" ") for text in texts]  # a label is one word
         self._add_to_cache(split)
-        # A language token is one at the start of a text only.
+        # ">>de<<" is a language token as the first word of a text, and ordinary characters anywhere else. The
+        # cache has it as a first word.
         uncacheable_later = self._uncacheable | {f">>{code}<<" for code in self.tokenizer.languages}
         if not uncacheable_later:
             return self._look_up(split)
@@ -100,8 +101,8 @@ class CachedEncoder:
         index.update(zip(new, range(len(index), len(index) + len(new)), strict=True))
         self._encoded_words = _concatenate([self._encoded_words, self._encode_whole(new)])
         if self.tokenizer.kind not in ("word", "label"):  # these two ignore the number of spaces
-            # A space before an empty word, or before one that starts with whitespace, may form one piece with
-            # the whitespace around it.
+            # An empty word comes from two spaces in a row. The space before it, or before a word that starts
+            # with other whitespace, may form one piece with the whitespace around it.
             self._uncacheable.update(word for word in new if not word or word[0].isspace())
 
     def _look_up(self, split: list[list[str]]) -> Encoded:
@@ -130,11 +131,12 @@ class CachedEncoder:
         encoded = self.tokenizer.encode_pieces(texts)
         lengths = np.fromiter((len(ids) for ids, _ in encoded), np.int64, len(texts))
         tokens = np.fromiter(chain.from_iterable(ids for ids, _ in encoded), np.int64, int(lengths.sum()))
+        # For each token the index of its piece and of its text; a piece starts where one of them changes.
         piece = np.fromiter(chain.from_iterable(pieces for _, pieces in encoded), np.int64, len(tokens))
         text = np.repeat(np.arange(len(texts)), lengths)
-        begins = np.ones(len(tokens), bool)
-        begins[1:] = (piece[1:] != piece[:-1]) | (text[1:] != text[:-1])
-        starts = np.flatnonzero(begins)
+        is_start = np.ones(len(tokens), bool)
+        is_start[1:] = (piece[1:] != piece[:-1]) | (text[1:] != text[:-1])
+        starts = np.flatnonzero(is_start)
         return Encoded(
             tokens,
             lengths,
@@ -148,9 +150,9 @@ class CachedEncoder:
         pairs = sorted((ord(character), token) for character, token in vocabulary if len(character) == 1)
         code_points, ids = np.asarray(pairs, np.int64).T
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        text = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
-        nearest = np.minimum(np.searchsorted(code_points, text), len(code_points) - 1)
-        tokens = np.where(code_points[nearest] == text, ids[nearest], UNK)
+        characters = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
+        nearest = np.minimum(np.searchsorted(code_points, characters), len(code_points) - 1)
+        tokens = np.where(code_points[nearest] == characters, ids[nearest], UNK)
         return Encoded(tokens, lengths, np.ones(len(tokens), np.int64), lengths)
 
 

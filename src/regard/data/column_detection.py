@@ -223,21 +223,18 @@ def choose(
         numbers_by_name.get(str(column), number) for column, number in zip(requested, numbers, strict=True)
     ]
     header = bool(numbers_by_name) or _is_header(sample, first, kind)
-    guessed = _guessed(sample, columns, header, kind, first)
+    chosen = _with_guesses(sample, columns, header, kind, first)
     if kind is LABELLED and not header:
-        header = _unlike_the_rest(sample, *guessed)
-    if guessed[0] == guessed[1]:
+        header = _first_row_differs(sample, *chosen)
+    if chosen[0] == chosen[1]:
         raise DataError(
-            f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; "
+            f"{kind.roles[0]} and {kind.roles[1]} are both column {chosen[0]} of {sample.path}; "
             "name two columns"
         )
+    guessed = None in columns
     if kind is LABELLED:
-        _refuse_swapped(sample, *guessed, header, guess=None in columns)
-    return ChosenColumns(
-        guessed,
-        header,
-        _note(sample, guessed, header, kind, first, sum(column is None for column in columns)),
-    )
+        _refuse_swapped(sample, *chosen, header, guessed)
+    return ChosenColumns(chosen, header, _note(sample, chosen, header, kind, first, guessed))
 
 
 def _number(column: str | int | None, sample: TableSample) -> int | None:
@@ -275,7 +272,7 @@ def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool
     return len(distinct) >= (2 if kind is PAIRS else 1) and max(len(cell.split()) for cell in lower) <= 3
 
 
-def _guessed(
+def _with_guesses(
     sample: TableSample, columns: list[int | None], header: bool, kind: ColumnRoles, first: list[str]
 ) -> tuple[int, int]:
     """The given columns, and guesses for the others."""
@@ -318,7 +315,7 @@ def _label_like(sample: TableSample, free: list[int], header: bool) -> int:
     return min(fitting, key=counts.__getitem__, default=free[0])
 
 
-def _unlike_the_rest(sample: TableSample, text: int, label: int) -> bool:
+def _first_row_differs(sample: TableSample, text: int, label: int) -> bool:
     """True if line 1 differs from the rest: a label that never recurs while others do, a shorter text."""
     texts, labels = sample.column(text, True), sample.column(label, True)
     first = [sample.column(number, False)[0] for number in (text, label)]
@@ -329,22 +326,22 @@ def _unlike_the_rest(sample: TableSample, text: int, label: int) -> bool:
     return len(first[0].split()) <= 3 and (numeric or words >= 3 * len(first[0].split()))
 
 
-def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, guess: bool) -> None:
+def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, guessed: bool) -> None:
     """Raise a DataError if nearly every row has a different label: swapped columns, or no labels."""
     texts, labels = sample.column(text, header), sample.column(label, header)
-    rows, of_text, of_label = len(labels), len(set(texts)), len(set(labels))
-    if rows < 10 or of_label < 0.9 * rows:
+    rows, distinct_texts, distinct_labels = len(labels), len(set(texts)), len(set(labels))
+    if rows < 10 or distinct_labels < 0.9 * rows:
         return
-    if of_text <= rows / 3 and _length(labels) > _length(texts):
+    if distinct_texts <= rows / 3 and _length(labels) > _length(texts):
         raise DataError(
             f"text and label look swapped in {sample.path}: column {label}, taken as the label, has "
-            f"{of_label} different values in {rows} rows, and column {text}, taken as the text, has "
-            f"{of_text}; set data.source={label} data.target={text}"
+            f"{distinct_labels} different values in {rows} rows, and column {text}, taken as the text, has "
+            f"{distinct_texts}; set data.source={label} data.target={text}"
         )
-    if guess:
+    if guessed:
         raise DataError(
-            f"no column of {sample.path} looks like labels: column {label} has {of_label} different values "
-            f"in {rows} rows; name the columns, data.source for the text and data.target for the label"
+            f"no column of {sample.path} looks like labels: column {label} has {distinct_labels} different "
+            f"values in {rows} rows; name the columns, data.source for the text and data.target for the label"
         )
 
 
@@ -354,23 +351,18 @@ def _note(
     header: bool,
     kind: ColumnRoles,
     first: list[str],
-    guessed: int,
+    guessed: bool,
 ) -> str:
     """What was assumed, in one line."""
     shown = [
         f"{role} = column {number}" + (f" {first[number - 1]!r}" if header and number <= len(first) else "")
         for role, number in zip(kind.roles, columns, strict=True)
     ]
-    more = (
-        " (guessed; data.source and data.target choose others)"
-        if guessed and (sample.width > 2 or columns != (1, 2))
-        else ""
-    )
-    top = "a header" if header else "no header"
-    return (
-        f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; "
-        f"{', '.join(shown)}{more}"
-    )
+    is_evident = not guessed or (sample.width == 2 and columns == (1, 2))
+    hint = "" if is_evident else " (guessed; data.source and data.target choose others)"
+    separated = f"{sample.width} columns separated by {SEPARATORS[sample.separator]}"
+    line_1 = "a header" if header else "no header"
+    return f"{sample.path.name}: {separated}, {line_1}; {', '.join(shown)}{hint}"
 
 
 def _length(cells: list[str]) -> float:

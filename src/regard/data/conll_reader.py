@@ -168,10 +168,10 @@ class Conll(OneFile):
     def _pair(self, sentence: Sentence) -> tuple[str, str]:
         word, tag = self.columns
         tags = sentence.column(tag)
-        problems = [p for p in self.own.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
+        problems = [p for p in self.file_scheme.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
         if problems:
             raise DataError(self._message(sentence, *problems[0]))
-        output_scheme = self.own if self.scheme is None else scheme(self.scheme)
+        output_scheme = self.file_scheme if self.scheme is None else scheme(self.scheme)
         return " ".join(sentence.words(word)), " ".join(output_scheme.convert(tags))
 
     def _message(self, sentence: Sentence, place: int, problem: str) -> str:
@@ -185,7 +185,7 @@ class Conll(OneFile):
         return f"line {sentence.numbers[place]}, column {column} of {self.path}: {problem}{fix}"
 
     @cached_property
-    def own(self) -> Scheme:
+    def file_scheme(self) -> Scheme:
         """The tagging scheme of the file, by the prefixes of all tags."""
         tags = {tag for sentence in self.sentences() for tag in sentence.column(self.columns[1])}
         return scheme_of(tag for tag in tags if is_tag(tag))
@@ -197,5 +197,5 @@ class Conll(OneFile):
     def problems(self) -> Iterator[str]:
         """Yield every tag that breaks the rules, with line and column."""
         for sentence in self.sentences():
-            for problem in self.own.problems(sentence.column(self.columns[1])):
+            for problem in self.file_scheme.problems(sentence.column(self.columns[1])):
                 yield self._message(sentence, *problem).partition("; fix it")[0]

@@ -21,7 +21,7 @@ from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
 from regard.errors import DataError, OptionError, for_shell
 
 SPLITS = ("train", "validation", "test")
-DATA = {
+DATA_DEFAULTS = {
     "corpus": None,
     "source": None,
     "target": None,
@@ -39,7 +39,7 @@ DATA = {
     "repair": False,
     "labels": {},
 }
-TOKENIZER = {
+TOKENIZER_DEFAULTS = {
     "kind": "bpe",
     "size": 8000,
     "joint": True,
@@ -102,15 +102,16 @@ def load_corpus(
     """Check the files, then train tokenizers and encode the rows, or load both from the cache.
 
     Args:
-        data: the recipe's `data:` block, an object or a dict; DATA has the keys and defaults.
-        tokenizer: the recipe's `tokenizer:` block; TOKENIZER has the keys and defaults.
+        data: the recipe's `data:` block, an object or a dict; DATA_DEFAULTS has the keys and defaults.
+        tokenizer: the recipe's `tokenizer:` block; TOKENIZER_DEFAULTS has the keys and defaults.
         task: the task whose rows are read, or a row format.
         seed: seed of BPE-dropout.
         given: source and target tokenizers of a pretrained model, used instead of trained ones. Labels and
             tags come from the data; if they are those of the target tokenizer, its order is kept.
         training_rows: replace the training rows of `data`; `data.limit` does not apply to them.
     """
-    data, options = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
+    data = _section("data", data, DATA_DEFAULTS)
+    options = _section("tokenizer", tokenizer, TOKENIZER_DEFAULTS)
     row_format = row_format_of(task)
     rows = _checked_rows(data, task, training_rows)
     settings = EncodingSettings(
@@ -161,7 +162,7 @@ def load_split(
     task: str | RowFormat = "translate",
 ) -> Split:
     """Load one split with given tokenizers: train, validation, test, or the corpus's own name of a split."""
-    data = _section("data", data, DATA)
+    data = _section("data", data, DATA_DEFAULTS)
     rows = split_rows(data, split, task)
     row_format_of(task).check(rows, target_tokenizer)
     return _split(split, rows, source_tokenizer, target_tokenizer, data.max_length, Hashes())
@@ -187,7 +188,7 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     text).
     """
     row_format = row_format_of(task)
-    data = _section("data", data, DATA)
+    data = _section("data", data, DATA_DEFAULTS)
     fold = None if data.test else _fold(data)
     share = data.hold_out if not _names_split(data, "validation") else None
     grouping: dict[str, Any] = {"classes": row_format.classes, "key": row_format.split_key}
@@ -236,14 +237,14 @@ def _rows_of(data: Any, split: str, row_format: RowFormat) -> Rows:
     corpus_names = [
         item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()
     ]
-    parts = [
-        _corpus_rows(name, part or split, data, row_format)
-        for name, _, part in (item.partition(":") for item in corpus_names)
+    readers = [
+        _corpus_rows(name, named_split or split, data, row_format)
+        for name, _, named_split in (item.partition(":") for item in corpus_names)
     ]
     files = [item for item in named if item not in corpus_names]
     if files:
-        parts.append(row_format.read(files, data.source, data.target))
-    return row_format.finish(concatenate(parts), data)
+        readers.append(row_format.read(files, data.source, data.target))
+    return row_format.finish(concatenate(readers), data)
 
 
 def _corpus_rows(name: str, split: str, data: Any, row_format: RowFormat) -> Rows:
@@ -288,9 +289,8 @@ def _test_names(data: Any) -> list[str]:
 def _split(
     name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes
 ) -> Split:
-    texts = [[_empty_if_unreadable(text) for text in column] for column in zip(*rows, strict=True)] or [
-        []
-    ] * (1 + rows.paired)
+    columns = list(zip(*rows, strict=True)) or [()] * (1 + rows.paired)  # sources and targets, or one text
+    texts = [[_empty_if_unreadable(text) for text in column] for column in columns]
     if not texts[0] and isinstance(rows, SplitRows | RowRange):
         raise DataError(_empty_split_message(name, rows))
     prepared = prepare(
@@ -303,7 +303,7 @@ def _split(
         expected=len(texts[0]),
     )
     scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
-    return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
+    return Split(name, texts[0] if rows.paired else [], texts[-1], prepared, scores)
 
 
 def _empty_split_message(name: str, rows: SplitRows | RowRange) -> str:
@@ -322,10 +322,10 @@ def _empty_split_message(name: str, rows: SplitRows | RowRange) -> str:
 def _check_classes(train: Prepared, target: Tokenizer, rows: Rows) -> None:
     """Raise a DataError if a label has no training rows."""
     counts = np.bincount(train.arrays("target")[0], minlength=len(target))[EOS + 1 :]
-    without = [label for label, count in zip(target.entries, counts, strict=True) if not count]
-    if without:
+    unused = [label for label, count in zip(target.entries, counts, strict=True) if not count]
+    if unused:
         raise DataError(
-            f"the label {without[0]!r} has no examples in {rows.files[0]} ({train.report}); "
+            f"the label {unused[0]!r} has no examples in {rows.files[0]} ({train.report}); "
             "add some, raise data.max_length, or leave the label out"
         )
 
@@ -346,18 +346,16 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
         ]
     if train.report.dropped():
         warnings.append(f"train: {train.report}")
-    if validation is not None and (validation.prepared.report.dropped()):
+    if validation is not None and validation.prepared.report.dropped():
         warnings.append(f"validation: {validation.prepared.report}")
     return warnings
 
 
 def _section(name: str, block: Any, defaults: dict[str, Any]) -> SimpleNamespace:
     """A block of a recipe, an object or a dict, with its defaults."""
-    values = (
-        block
-        if isinstance(block, dict)
-        else {key: getattr(block, key) for key in defaults if hasattr(block, key)}
-    )
+    values = block
+    if not isinstance(block, dict):
+        values = {key: getattr(block, key) for key in defaults if hasattr(block, key)}
     for key in values:
         if key not in defaults:
             raise OptionError(f"{name} has no setting {key!r}; it has {', '.join(defaults)}")

@@ -29,7 +29,7 @@ from urllib.parse import quote
 from regard.data.conversions import convert, pack
 from regard.data.corpora import Download, NamedCorpus, find
 from regard.errors import DataError, OptionError
-from regard.files.atomic import disk_errors, write_file
+from regard.files.atomic import disk_errors, replace_file, write_file
 from regard.files.checksums import file_sha256
 from regard.files.lock import open_locked
 from regard.files.progress import track
@@ -122,7 +122,7 @@ def download(url: str, path: Path, size: int, sha256: str, advance: Advance = la
             continue
         checksum = file_sha256(part)
         if checksum == sha256:
-            part.replace(path)
+            replace_file(part, path)
             return
         part.unlink()
         if length == 0 or restarted:

@@ -27,9 +27,9 @@ from regard.data.chunk_encoder import ChunkEncoder, Encoding, EncodingSettings
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 
-MAX_WORKERS = 4  # one process reads for all of them, and each has a cache of words
-# `import regard` would load torch. An empty package with the same path gives access to its modules without
-# it.
+MAX_WORKERS = 4  # more gain little: one process reads the rows of all, and each fills its own cache of words
+# `import regard` would load torch. An empty package of that name, with the same path, can import the modules
+# that a worker needs.
 _BOOT = """
 import sys, types
 package = types.ModuleType("regard")
@@ -149,7 +149,7 @@ def serve() -> None:
             header = {"counts": encoding.counts, "sides": [len(side) for side in encoding.sides]}
             flat = [array for side in encoding.sides for pair in side for array in pair]
             _write(outgoing, [encoding.keep.astype(np.uint8), _bytes(json.dumps(header)), *flat])
-    os._exit(0)  # without closing standard output, which may be gone
+    os._exit(0)  # a normal exit would flush standard output, whose reader may be gone
 
 
 def _bytes(text: str) -> NDArray[np.uint8]:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from regard.errors import OptionError, RegardError
 from regard.files.atomic import write_file
 
-FRAMES, CHANNELS, LENGTH = 64, 8, 8
+FRAMES, CHANNELS = 64, 8  # of a recording
+LENGTH = 8  # frames of a word
 # The channel of the tone in each frame of a word.
 WORDS = {
     "rise": (0, 1, 2, 3, 4, 5, 6, 7),
@@ -29,7 +30,7 @@ WORDS = {
     "valley": (6, 4, 2, 0, 0, 2, 4, 6),
 }
 SPLITS = {"train": 3000, "validation": 500, "test": 1000}
-LOUDNESS, NOISE = 1.5, 0.7
+LOUDNESS, NOISE = 1.5, 0.7  # mean amplitude of a word, standard deviation of the noise
 RECIPES = Path(__file__).parent / "samples" / "signals"
 
 

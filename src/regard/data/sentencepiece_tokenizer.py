@@ -93,10 +93,11 @@ class SentencePieceTokenizer(Tokenizer):
         spans = [(0, skipped)] * len(language)
         normalized, origins = self._normalizer.with_spans(rest)
         for piece in self._segmenter.split(normalized):
-            for part in [piece] if piece in self._segmenter.known or not self._byte_fallback else piece:
-                covered = origins[position : position + len(part)]
-                position += len(part)
-                count = len(self._with_bytes(part)) if self._byte_fallback else 1
+            is_split = self._byte_fallback and piece not in self._segmenter.known
+            for unit in piece if is_split else [piece]:  # the characters of an unknown piece, or the piece
+                covered = origins[position : position + len(unit)]
+                position += len(unit)
+                count = len(self._with_bytes(unit)) if self._byte_fallback else 1
                 spans += [(skipped + covered[0][0], skipped + covered[-1][1])] * count
         return spans
 

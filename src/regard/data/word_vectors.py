@@ -40,7 +40,7 @@ def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tup
     not a number. Cells of words that are not wanted are not parsed.
     """
     path = Path(path)
-    start = _start(path)
+    start = _first_bytes(path)
     header = _HEADER.match(start)
     vectors = _Vectors(path, None if wanted is None else frozenset(wanted))
     with track(path.stat().st_size, "reading vectors", "bytes") as progress:
@@ -81,8 +81,8 @@ class _Vectors:
         self.numbers.extend(numbers)
 
 
-def _start(path: Path) -> bytes:
-    """The first bytes, decompressed: enough for the header and the first vector."""
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a file, decompressed: the header and the start of the first vector."""
     start = b""
     with contextlib.closing(unpacked(path)) as blocks:  # type: ignore[type-var]
         for block in blocks:
@@ -153,8 +153,9 @@ def _row(vectors: _Vectors, line: str, number: int) -> None:
                 f"a line is a word and 1 to {MAX_WIDTH} numbers"
             )
     word, *cells = line.rsplit(" ", vectors.width)
-    more = word.split(" ")[1:] if spaces > vectors.width else []
-    if spaces < vectors.width or (more and all(map(_is_number, more))):
+    # Numbers at the end of the word mean that the line has more numbers than the lines before.
+    rest_of_word = word.split(" ")[1:]
+    if spaces < vectors.width or (rest_of_word and all(map(_is_number, rest_of_word))):
         raise DataError(
             f"line {number:,} of {vectors.path} has {spaces} numbers and the lines before have "
             f"{vectors.width}; fix or remove that line"
@@ -215,7 +216,7 @@ class _Stream:
         return bool(block)
 
     def until(self, end: bytes) -> bytes | None:
-        """Read up to the next `end` and skip it; None at the end of the stream or if no word is that long."""
+        """Read up to the next `end` and skip it; None if there is none within MAX_WORD bytes."""
         while (position := self._buffer.find(end, self._position)) < 0:
             if len(self._buffer) - self._position > MAX_WORD or not self._more():
                 return None

@@ -60,7 +60,7 @@ def _attention_name(attention: nn.Module | None) -> str:
 
 
 def draw_decoder(sequence: DrawnSequence, decoder: nn.Module, memory: DrawnSequence | None) -> None:
-    """Draw a decoder above its input tokens; `memory` is that of the encoder, None for language models."""
+    """Draw a decoder above its input tokens; `memory` is the drawn encoder, None for language models."""
     sequence.embed(getattr(decoder, "position", None))
     if isinstance(decoder, BahdanauDecoder):
         _bahdanau(sequence, decoder, memory)
@@ -109,9 +109,7 @@ def _recurrent(sequence: DrawnSequence, decoder: RecurrentDecoder, memory: Drawn
     if isinstance(decoder, InputFeedingDecoder):
         for context, state in zip(contexts, states[1:], strict=False):
             sequence.graph.edge(context, state, "attends", dashed=True)
-        sequence.graph.remarks.append(
-            "Input feeding: the context is sequence of the next step's input (dashed)."
-        )
+        sequence.graph.remarks.append("Input feeding: the context is part of the next step's input (dashed).")
     sequence.layer(lambda i: "[s; c]", "layer", "state and context, concatenated")
 
 

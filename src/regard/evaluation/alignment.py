@@ -60,9 +60,7 @@ def score(predicted: Sequence[Collection[Link]], gold: Sequence[Gold]) -> Alignm
         )
     pairs = [(frozenset(links), g) for links, g in zip(predicted, gold, strict=True)]
     total = sum(len(links) for links, _ in pairs)
-    sure, possible = (
-        sum(len(side) for side in sides) for sides in ([g.sure for g in gold], [g.possible for g in gold])
-    )
+    sure, possible = sum(len(g.sure) for g in gold), sum(len(g.possible) for g in gold)
     correct_sure = sum(len(links & g.sure) for links, g in pairs)
     correct = sum(len(links & g.possible) for links, g in pairs)
     return AlignmentScore(
@@ -73,7 +71,7 @@ def score(predicted: Sequence[Collection[Link]], gold: Sequence[Gold]) -> Alignm
     )  # fmt: skip
 
 
-_LINK = re.compile(r"(\d+)([-p?])(\d+)")
+_LINK = re.compile(r"(\d+)([-p?])(\d+)")  # of Pharaoh and TALP
 _ROW = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP])(?:\s+\S+)?)?")
 
 
@@ -112,13 +110,15 @@ _Sentence = list[tuple[Link, bool]]  # (link as in the file, whether it is sure)
 def _parse_sentences(name: str, rows: list[str]) -> list[_Sentence]:
     sentences: list[_Sentence] = []
     for number, row in enumerate(rows, 1):
-        links = [(_LINK.fullmatch(part), part) for part in row.split()]
-        for match, part in links:
+        links: _Sentence = []
+        for text in row.split():
+            match = _LINK.fullmatch(text)
             if match is None:
                 raise DataError(
-                    f"line {number} of {name} has {part[:40]!r} instead of a link such as 0-0 or 1?2"
+                    f"line {number} of {name} has {text[:40]!r} instead of a link such as 0-0 or 1?2"
                 )
-        sentences.append([((int(m[1]), int(m[3])), m[2] == "-") for m, _ in links if m is not None])
+            links.append(((int(match[1]), int(match[3])), match[2] == "-"))
+        sentences.append(links)
     return sentences
 
 

@@ -77,8 +77,17 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section.
 
-    `against` is another model, or its outputs: a list, or a file with one per line. `comparison` of the
-    result then has the significance of the difference.
+    Args:
+        model: the model.
+        data: the `data` section, as `data_section` returns it.
+        split: default: `default_split`.
+        beam: beam size of a translator; None: that of its recipe, or 5.
+        lengths: also BLEU by sentence length.
+        plot: write a plot here: BLEU by length, or the confusion matrix of a classifier.
+        output: the predictions will be written; raise if this kind of model has none.
+        progress: show a progress bar.
+        against: another model, or its outputs: a list, or a file with one per line. `comparison` of the
+            result then has the significance of the difference.
     """
     evaluator = EVALUATORS[model.kind]
     options = EvaluationOptions(

@@ -28,31 +28,22 @@ class SimilarityScores:
     pearson: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        metrics = {
+        metrics: dict[str, Any] = {
             "pairs": self.pairs,
             "positive_pairs": self.positive_pairs,
             "accuracy": self.accuracy,
             "mrr": self.mrr,
         }
-        return (
-            metrics
-            if self.spearman is None
-            else metrics | {"spearman": self.spearman, "pearson": self.pearson}
-        )
+        if self.spearman is not None:
+            metrics |= {"spearman": self.spearman, "pearson": self.pearson}
+        return metrics
 
     def __str__(self) -> str:
-        lines = (
-            []
-            if self.spearman is None
-            else [f"Spearman {self.spearman:.4f}, Pearson {self.pearson:.4f} of {self.pairs:,} pairs"]
-        )
-        return "\n".join(
-            [
-                *lines,
-                f"retrieval accuracy {self.accuracy:.1%}, MRR {self.mrr:.4f} among {self.positive_pairs:,} "
-                f"pairs",
-            ]
-        )
+        lines = []
+        if self.spearman is not None:
+            lines = [f"Spearman {self.spearman:.4f}, Pearson {self.pearson:.4f} of {self.pairs:,} pairs"]
+        retrieval = f"retrieval accuracy {self.accuracy:.1%}, MRR {self.mrr:.4f}"
+        return "\n".join([*lines, f"{retrieval} among {self.positive_pairs:,} pairs"])
 
 
 def similarity_scores(model: Any, split: Split, progress: bool = False) -> SimilarityScores:
@@ -84,11 +75,12 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson correlation; 0 if one side is constant."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / size if size else 0.0
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / norm if norm else 0.0
 
 
 def _ranks(x: ArrayLike) -> NDArray[np.float64]:
-    _, place, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[place]
+    """Ranks from 1; equal values share the mean of their ranks."""
+    _, value_index, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
+    last_rank = np.cumsum(count)  # of each distinct value
+    return (last_rank - (count - 1) / 2)[value_index]

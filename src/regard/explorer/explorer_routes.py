@@ -26,6 +26,7 @@ from regard.explorer.run import Run
 from regard.explorer.run_job import MAX_TOKENS, Job
 from regard.explorer.run_store import RunStore
 from regard.explorer.view_routes import add_view_routes
+from regard.pictures.web_files import compact_file
 from regard.serving.http_errors import SAFE_HEADERS, RequestError, json_response
 from regard.serving.requests import Body, parse
 from regard.serving.service import Service
@@ -91,7 +92,7 @@ class Explorer:
                     f"{self.explored.task}, {other.name} to {other.task}; name two of a kind"
                 )
         self.page = {
-            entry.name: entry.read_bytes()
+            entry.name: compact_file(entry.name, entry.read_bytes())
             for entry in files("regard.explorer").joinpath("page").iterdir()
             if entry.name.endswith(tuple(TYPES))
         }
@@ -194,8 +195,8 @@ def _add_runs(app: FastAPI, explorer: Explorer) -> None:
 
     @app.get(f"{api}/runs/{{identity}}", include_in_schema=False)
     async def describe(identity: str) -> Response:
-        found = explorer.store.get(identity)
-        return json_response(json.dumps(found.describe(identity), ensure_ascii=False))
+        run = explorer.store.get(identity)
+        return json_response(json.dumps(run.describe(identity), ensure_ascii=False))
 
     @app.get(f"{api}/runs/{{identity}}/statistics", include_in_schema=False)
     async def statistics(identity: str) -> Response:

@@ -58,9 +58,13 @@ def score_links(run: Run, index: int, head: int | None, links: str) -> dict[str,
     between = merge_tokens(weights, targets, sources)  # (target words, source words)
     (gold,) = parse_gold([links.strip()], "the gold")
     validate_gold([gold], [(between.shape[1], between.shape[0])])
-    found = strongest(between)
+    predicted = strongest(between)
     return {
         "sure": sorted(gold.sure),
         "possible": sorted(gold.possible),
-        "predicted": sorted(found),
-    } | {name: value for name, value in score([found], [gold]).as_dict().items() if isinstance(value, float)}
+        "predicted": sorted(predicted),
+    } | {
+        name: value
+        for name, value in score([predicted], [gold]).as_dict().items()
+        if isinstance(value, float)
+    }

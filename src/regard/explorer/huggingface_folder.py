@@ -68,13 +68,13 @@ def _architecture(transformers: Any, folder: Path, config: Any) -> tuple[Any, st
     """The class of the model and its task, by the architecture that its config names."""
     names = getattr(config, "architectures", None) or []
     name = names[0] if names else transformers.AutoModel._model_mapping[type(config)].__name__
-    found = getattr(transformers, name, None)
+    model_class = getattr(transformers, name, None)
     task = next((task for end, task in TASKS.items() if name.endswith(end)), None)
     base_of_two = task == "embed" and getattr(config, "is_encoder_decoder", False)
-    if found is None or task is None or base_of_two or found.main_input_name != "input_ids":
+    if model_class is None or task is None or base_of_two or model_class.main_input_name != "input_ids":
         raise OptionError(
             f"{folder} holds a {name}, which the explorer cannot show; it takes text models of Transformers: "
             "encoders (BERT), language models (GPT-2, Llama), encoder-decoders with a head (Marian), "
             "classifiers and taggers"
         )
-    return found, task
+    return model_class, task

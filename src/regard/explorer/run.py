@@ -169,10 +169,10 @@ class Run:
 
     def diversity(self, index: int) -> dict[str, Any]:
         """How different the heads of a map are; see `regard.attention.head_diversity`."""
-        found = head_diversity(self.map(index))
-        pairs = [[round(x, 4) for x in row] for row in found.pairs.tolist()]
+        diversity = head_diversity(self.map(index))
+        pairs = [[round(x, 4) for x in row] for row in diversity.pairs.tolist()]
         return {
-            "divergence": found.divergence, "effectiveRank": found.effective_rank, "pairs": pairs
+            "divergence": diversity.divergence, "effectiveRank": diversity.effective_rank, "pairs": pairs
         }  # fmt: skip
 
     def map(self, index: int) -> Tensor:

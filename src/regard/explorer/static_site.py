@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
@@ -17,6 +16,7 @@ from regard.files.atomic import write_folder
 from regard.interchange.export.export_model import check_free
 from regard.models import folder as model_folder
 from regard.models.translator import Translator
+from regard.pictures.web_files import compact_file
 
 POLICY = (  # the server's policy without frame-ancestors, which a meta element cannot set
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -56,23 +56,17 @@ def write_site(folder: str | Path, model: Any, name: str, *, overwrite: bool = F
 def site_files() -> dict[str, bytes]:
     """The files of the page and of the engine, by name; `api.js` asks the engine instead of a server."""
     package = files("regard.explorer")
-    found = {entry.name: entry.read_bytes() for entry in package.joinpath("page").iterdir()}
-    found |= {entry.name: entry.read_bytes() for entry in package.joinpath("static").iterdir()}
-    found["api.js"] = found.pop("static_api.js")
+    contents = {entry.name: entry.read_bytes() for entry in package.joinpath("page").iterdir()}
+    contents |= {entry.name: entry.read_bytes() for entry in package.joinpath("static").iterdir()}
+    contents["api.js"] = contents.pop("static_api.js")
     for name in WITHOUT:
-        del found[name]
-    for name, content in found.items():
+        del contents[name]
+    for name, content in contents.items():
         if name.endswith(".html"):
-            found[name] = content.replace(CHARSET.encode(), META.encode())
-        elif name.endswith((".js", ".css")):
-            found[name] = _compact(content.decode()).encode()
-    return found
-
-
-def _compact(text: str) -> str:
-    """Remove lines of comments, and indentation; the page has no string of several lines."""
-    text = re.sub(r"^[ \t]*/\*.*?\*/[ \t]*\n", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^[ \t]*//.*\n|^[ \t]+|^\n", "", text, flags=re.MULTILINE)
+            contents[name] = content.replace(CHARSET.encode(), META.encode())
+        else:
+            contents[name] = compact_file(name, content)
+    return contents
 
 
 def _unsupported(model: Any) -> Iterator[str]:

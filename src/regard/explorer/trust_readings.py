@@ -70,10 +70,10 @@ def _band(values: Sequence[float]) -> tuple[float, float]:
 
     Not quantiles: if one token alone counts, one random order in n puts it first, and no order can be rarer.
     """
-    spread, mean = torch.std_mean(torch.tensor(values, dtype=torch.float64), correction=0)
+    deviation, mean = torch.std_mean(torch.tensor(values, dtype=torch.float64), correction=0)
     if math.isnan(float(mean)):
         return math.nan, math.nan
-    half = SIGMAS * float(spread) + MARGIN
+    half = SIGMAS * float(deviation) + MARGIN
     return max(-1.0, float(mean) - half), min(1.0, float(mean) + half)
 
 
@@ -109,8 +109,8 @@ def verdict(figures: Sequence[dict[str, Any]], prediction: str) -> dict[str, str
     beyond = {figure["name"]: figure["beyond"] for figure in figures}
     close = {f["name"] for f in figures if f["beyond"] and f["mark"].startswith("just ")}
     tests = {title: beyond[name] for name, title in RANKINGS.items() if beyond[name] is not None}
-    passed = [title for title, found in tests.items() if found]
-    failed = [title for title, found in tests.items() if not found]
+    passed = [title for title, is_beyond in tests.items() if is_beyond]
+    failed = [title for title, is_beyond in tests.items() if not is_beyond]
     if len(tests) < 2:
         return {
             "grade": "none",
@@ -122,14 +122,14 @@ def verdict(figures: Sequence[dict[str, Any]], prediction: str) -> dict[str, str
     if not (beyond["change_uniform"] or beyond["change_permuted"]):
         grade, reason = "weak", "with other weights the output hardly changes"
     elif not passed:
-        grade, reason = "weak", "the tokens it prefers count no more than by chance, whichever test is asked"
+        grade, reason = "weak", "the tokens it prefers count no more than by chance in any test"
     else:
         grade = _grade(share)
         rest = f", but not by {_listed(failed)}" if failed else ""
         reason = (
             f"other weights change the output, and the tokens it prefers count by {_listed(passed)}{rest}"
         )
-    defined = [found for found in beyond.values() if found is not None]
+    defined = [is_beyond for is_beyond in beyond.values() if is_beyond is not None]
     counted = f"{sum(defined)} of {len(defined)} figures speak for it"
     if close:
         counted += f", {len(close)} of them only just"

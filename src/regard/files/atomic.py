@@ -1,7 +1,8 @@
 """Atomic writes: a file or folder is complete or as it was before, even after a crash or a power failure.
 
-`atomic_path` and `write_file` replace one file. `write_folder` replaces a folder and writes its
-checksums.json. `build_folder` builds a folder of a cache once, however many processes need it.
+`atomic_path` and `write_file` write one file. `replace_file` moves a file into place that was written bit by
+bit, such as a resumable download. `write_folder` replaces a folder and writes its checksums.json.
+`build_folder` builds a folder of a cache once, however many processes need it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,16 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
         try:
             yield temporary
             os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
-            sync(temporary)
-            os.replace(temporary, path)
-            sync(path.parent)
+            replace_file(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def replace_file(temporary: Path, path: Path) -> None:
+    """Rename a complete file to `path`; its content is on the disk before the new name is."""
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
 
 
 def write_file(path: Path, content: str | bytes, fix: str = MAKE_ROOM) -> None:

@@ -54,7 +54,7 @@ class ModelMask:
         self.first_key = first_key  # position of key 0 in the text; sliding caches drop earlier keys
         self.aligned = aligned  # queries and keys are positions of one text, unlike in cross-attention
         self.bidirectional = bidirectional  # in an encoder or in cross-attention
-        self.made_on = device
+        self.made_on = device  # the device of `tensor()`
 
     @property
     def shape(self) -> torch.Size:
@@ -204,7 +204,7 @@ def make_mask(
 
 
 def _may_read(counter: Tensor, q_length: int) -> bool:
-    """Whether to read a static cache's counter of filled keys; a decoding step on a GPU would synchronize."""
+    """True if a static cache's counter of filled keys may be read: a GPU would wait for it at each step."""
     return tracer(counter) is None and (counter.is_cpu or q_length > 1)
 
 
@@ -265,7 +265,7 @@ def _translate(function: MaskFunction, request: MaskRequest) -> list[Mask]:
             return []
         return [reduce(operator.or_, (reduce(operator.and_, masks) for masks in alternatives))]
     if code in _INNER:
-        return [_rule(_INNER[code], function, request)]
+        return [_known_mask(_INNER[code], function, request)]
     return [Dense(_evaluate(function, request))]
 
 
@@ -274,7 +274,7 @@ def _closure(function: MaskFunction) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, contents, strict=True))
 
 
-def _rule(name: str, function: MaskFunction, request: MaskRequest) -> Mask:
+def _known_mask(name: str, function: MaskFunction, request: MaskRequest) -> Mask:
     """The mask of one of Transformers' functions, from the variables of its closure."""
     closure = _closure(function)
     if name == "sliding_window_overlay" and closure["sliding_window"] > 0:  # key > query − size

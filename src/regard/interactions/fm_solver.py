@@ -1,4 +1,4 @@
-"""ALS for Rendle's factorisation machine, whose factors are not linear in all their weights jointly."""
+"""ALS for Rendle's factorisation machine, whose score is not linear in the weights of a factor."""
 
 from __future__ import annotations
 

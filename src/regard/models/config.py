@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from regard.models.build import MODELS
 from regard.models.model import COMMANDS
 from regard.models.options import reads_numbers
 
-MAX_DEPTH, MAX_ENTRIES, MAX_INTEGER = 24, 100, 1 << 24  # levels of blocks, entries of a list, any integer
-MAX_WIDTH = 1 << 20  # width of a vector
+MAX_DEPTH = 24  # levels of nested blocks
+MAX_ENTRIES = 100  # entries of a list
+MAX_INTEGER = 1 << 24
+MAX_WIDTH = 1 << 20  # of the keys in WIDTHS
 WIDTHS = frozenset(
     {"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"}
 )
@@ -25,11 +28,11 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         size = config[f"{side}_vocabulary"]
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
-        least = 1 if side == "source" and reads_numbers(config["model"]) else 4  # channels, or tokens
-        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_INTEGER:
-            raise _wrong(
-                path, f"{side}_vocabulary is {_short(size)}, not an integer between {least} and {MAX_INTEGER}"
-            )
+        # A vocabulary has the four special tokens; a sequence of numbers has at least one channel.
+        minimum = 1 if side == "source" and reads_numbers(config["model"]) else 4
+        if isinstance(size, bool) or not isinstance(size, int) or not minimum <= size <= MAX_INTEGER:
+            problem = f"{_short(size)}, not an integer between {minimum} and {MAX_INTEGER}"
+            raise _wrong(path, f"{side}_vocabulary is {problem}")
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
     _check_sizes(path, config["model"], "model", 0)
@@ -45,9 +48,7 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:
     """Refuse more layers than the file has tensors: every layer has at least one."""
-    for key, value in (
-        config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
-    ):
+    for key, value in _entries(config):
         if key == "layers" and isinstance(value, int) and value > tensors:
             raise _wrong(path, f"{where}.layers is {value}, and model.safetensors has {tensors} tensors")
         check_layers(path, value, tensors, f"{where}.{key}")
@@ -70,13 +71,18 @@ def _check_sizes(path: Path, value: Any, where: str, depth: int) -> None:
         raise _wrong(path, f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, list) and len(value) > MAX_ENTRIES:
         raise _wrong(path, f"{where} has {len(value)} entries, more than {MAX_ENTRIES}")
-    for key, inner in (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    ):
-        most = MAX_WIDTH if key in WIDTHS else MAX_INTEGER
-        if isinstance(inner, int) and inner > most:
-            raise _wrong(path, f"{where}.{_short(key)} is {_short(inner)}, more than {most}")
-        _check_sizes(path, inner, f"{where}.{key}", depth + 1)
+    for key, entry in _entries(value):
+        limit = MAX_WIDTH if key in WIDTHS else MAX_INTEGER
+        if isinstance(entry, int) and entry > limit:
+            raise _wrong(path, f"{where}.{_short(key)} is {_short(entry)}, more than {limit}")
+        _check_sizes(path, entry, f"{where}.{key}", depth + 1)
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of a block, the indices and entries of a list; nothing for other values."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Weights stored in int8: integers and one scale per row, as the C++ engine computes with.
+"""Weights stored in int8: integers and one scale per row, the form in which the C++ engine computes.
 
     weight[r, c] ≈ scale[r] · values[r, c],   values in −127 … 127
 
@@ -18,7 +18,7 @@ from regard.errors import FolderError
 LEVELS = 127
 SCALE = ".scale"  # appended to the name of a stored tensor
 BITS = 16  # of a scale
-MIN_SIZE = 4096  # smaller tensors stay in float32: their bytes are few and their errors are not
+MIN_SIZE = 4096  # smaller tensors stay in float32: int8 would save few bytes and add errors
 
 
 def is_quantized(weight: Tensor) -> bool:
@@ -44,7 +44,7 @@ def restore(values: Tensor, scale: Tensor, out: Tensor) -> None:
 
 
 def quantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file: `NAME` in int8 and `NAME.scale`, or `NAME` as it is."""
+    """The tensors to store: `NAME` in int8 and `NAME.scale`, or `NAME` unchanged if it is not quantized."""
     stored: dict[str, Tensor] = {}
     for name, weight in tensors.items():
         if is_quantized(weight):

@@ -18,7 +18,7 @@ from regard.errors import OptionError
 
 PIVOT = "en"  # the default target of a text in another language
 _CODE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
-_warned: set[tuple[str, str | None]] = set()  # languages and targets of texts of which a warning was printed
+_warned: set[tuple[str, str | None]] = set()  # languages and targets of texts that a warning was printed for
 
 
 def target_languages(model: Any) -> tuple[str, ...]:

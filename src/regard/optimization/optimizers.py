@@ -139,7 +139,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
-    """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
+    """Scale all gradients so that their total norm is at most `max_norm`; return the norm before scaling.
 
     The norm stays on the device, so that the host does not wait for it.
     """

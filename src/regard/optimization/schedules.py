@@ -98,7 +98,7 @@ class CosineDecay(ScheduleOptions):
 
 @SCHEDULES.add("plateau")
 class Plateau(ScheduleOptions):
-    """lr times factor whenever validation has not improved more than `patience` times in a row."""
+    """Multiply lr by factor after more than `patience` validations in a row without improvement."""
 
     kind: Literal["plateau"] = "plateau"
     factor: Annotated[float, Field(gt=0, lt=1)] = Field(

@@ -22,6 +22,7 @@ from typing import Any
 from regard.errors import OptionError
 from regard.files.atomic import write_file
 from regard.pictures.shown_layers import ShownLayer, labels
+from regard.pictures.web_files import compact
 
 MAX_BYTES = 1 << 24  # of the weights in one view
 MODULES = (
@@ -75,7 +76,7 @@ class AttentionView:
     def html(self) -> str:
         """The view as a page without other files."""
         page = files("regard").joinpath("explorer", "page")
-        style = page.joinpath("style.css").read_text(encoding="utf-8") + STYLE
+        style = compact(page.joinpath("style.css").read_text(encoding="utf-8")) + STYLE
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -145,12 +146,12 @@ def script() -> str:
     page = files("regard").joinpath("explorer", "page")
     texts = {name: page.joinpath(name).read_text(encoding="utf-8") for name in MODULES}
     texts["notebook.js"] = files("regard.pictures").joinpath("notebook.js").read_text(encoding="utf-8")
-    return "\n".join(_as_object(name.removesuffix(".js"), text) for name, text in texts.items())
+    return "\n".join(_as_object(name.removesuffix(".js"), compact(text)) for name, text in texts.items())
 
 
 def _as_object(name: str, text: str) -> str:
     text = re.sub(
-        r'^import \{ ([^}]*) \} from "\./(\w+)\.js";$', r"const { \1 } = \2;", text, flags=re.MULTILINE
+        r'^import \{\s+([^}]*?),?\s+\} from "\./(\w+)\.js";$', r"const { \1 } = \2;", text, flags=re.MULTILINE
     )
     exported = re.findall(r"^export (?:async )?(?:const|let|function|class) (\w+)", text, re.MULTILINE)
     text = re.sub(r"^export ", "", text, flags=re.MULTILINE)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
+from regard.files.atomic import replace_file
 from regard.models.folder import model_in
 from regard.models.frames import require_text
 from regard.models.target_language import add_target, check_target, target_of
@@ -261,7 +262,7 @@ def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
         print(f"regard: the alignments so far are in {part}", file=sys.stderr)
         raise
     with convert_write_errors(str(path)):
-        part.replace(path)
+        replace_file(part, path)
 
 
 def _weights(

@@ -1,7 +1,7 @@
 """Attention files: JSON lines, or a NumPy archive with full precision.
 
-Both are written beside their name and renamed when complete. Arrays are added to the archive one by one, so
-only one text is in memory.
+A file is written under a temporary name in the same folder and renamed when it is complete. Arrays are added
+to the archive one by one, so only one text is in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ DIGITS = 6
 
 
 class AttentionWriter(Protocol):
-    """Takes the attention of one hypothesis (0 is the best) of one line (from 0) after the other."""
+    """Writes the attention maps of one hypothesis at a time.
+
+    Lines and hypotheses are counted from 0; hypothesis 0 of a line is the best.
+    """
 
     def add(
         self, line: int, hypothesis: int, attention: AttentionMaps, score: float | None = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import os
 import zipfile
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+from regard.files.atomic import replace_file
 
 
 class Packing(Protocol):
@@ -30,7 +31,7 @@ class Plain:
         return data
 
     def finish(self, part: Path, path: Path) -> None:
-        os.replace(part, path)
+        replace_file(part, path)
 
 
 class Gzip(Plain):
@@ -61,7 +62,7 @@ class Zip(Plain):
                     for name in chunk.namelist():
                         archive.writestr(zipfile.ZipInfo(name), chunk.read(name))
         # The part stays until the journal is removed: it cannot be recovered from the zip file.
-        os.replace(temporary, path)
+        replace_file(temporary, path)
 
 
 class Npy(Plain):
@@ -79,8 +80,7 @@ class Npy(Plain):
                 "shape": (rows, width),
             }
             np.lib.format.write_array_header_1_0(file, header)
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        replace_file(part, path)
 
 
 def packing(path: Path) -> Packing:

@@ -129,7 +129,7 @@ def _tag_sequences(
     """Tag sequences of numbers; their words are the frame indices."""
     inputs, single = model.source_tokenizer.inputs(sequences)
     tags = model.tag(inputs, batch_tokens)
-    results = [_tagged(frame_numbers(each), frame_words(each), each) for each in tags]
+    results = [_tagged(frame_numbers(frame_tags), frame_words(frame_tags), frame_tags) for frame_tags in tags]
     if attention:
         for tagged, maps in zip(results, encoder_attention(inputs, model), strict=True):
             tagged.attention = maps

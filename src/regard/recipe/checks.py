@@ -426,18 +426,18 @@ def locate(loc: Sequence[str | int], raw: Mapping[str, Any]) -> tuple[str, type[
     pydantic's location also contains the kinds that it chose; they are left out.
     """
     path, block, choices = "", Recipe, []
-    for at, part in enumerate(loc):
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif choices and (chosen := [c for c in choices if kind_of(c) == part]):
+    for depth, key in enumerate(loc):
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif choices and (chosen := [c for c in choices if kind_of(c) == key]):
             block, choices = chosen[0], []
-        elif part in block.model_fields or part == loc[-1]:
-            if part in ("str", "list[str]"):  # the two forms of a file list
+        elif key in block.model_fields or key == loc[-1]:
+            if key in ("str", "list[str]"):  # the two forms of a file list
                 continue
-            path += f".{part}" if path else part
-            info = block.model_fields.get(part)
+            path += f".{key}" if path else key
+            info = block.model_fields.get(key)
             inner = [] if info is None else blocks_of(info)
             choices = inner if len(inner) > 1 else []
-            if info is not None and not choices and at < len(loc) - 1:
-                block = choose_block(info, raw.get(part, {}), raw) or block
+            if info is not None and not choices and depth < len(loc) - 1:
+                block = choose_block(info, raw.get(key, {}), raw) or block
     return path, block

@@ -82,11 +82,15 @@ def add(
         first, version = index.manifest["next"], index.manifest["written"] + 1
         name = f"part-{version:06d}"
         write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
-        graph = _graph(index, version, to_remove, first, vectors, min_graph_size, threads)
-        part = {"name": name, "first": first, "count": len(documents)}
-        parts, removed = [*index.manifest["parts"], part], np.union1d(index.removed, to_remove).tolist()
+        graph = _update_graph(index, version, to_remove, first, vectors, min_graph_size, threads)
+        segment = {"name": name, "first": first, "count": len(documents)}
         return _change(
-            index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed
+            index,
+            written=version,
+            next=first + len(documents),
+            parts=[*index.manifest["parts"], segment],
+            graph=graph,
+            removed=np.union1d(index.removed, to_remove).tolist(),
         )
 
 
@@ -101,9 +105,11 @@ def remove(folder: str | Path, ids: Iterable[str], *, threads: int = 0) -> Index
                 f"{index.folder} contains no document with id {missing[0]!r}; nothing was removed"
             )
         to_remove, version = np.array(sorted(known.values()), np.int64), index.manifest["written"] + 1
-        none = np.empty((0, index.info.width), np.float32)
+        no_vectors = np.empty((0, index.info.width), np.float32)
         graph = (
-            _graph(index, version, to_remove, index.manifest["next"], none, MIN_GRAPH_SIZE, threads)
+            _update_graph(
+                index, version, to_remove, index.manifest["next"], no_vectors, MIN_GRAPH_SIZE, threads
+            )
             if index.manifest["graph"]
             else None
         )
@@ -122,8 +128,8 @@ def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads
         removed, version = set(index.removed.tolist()), index.manifest["written"] + 1
         documents = [
             d
-            for part in index.segments
-            for i, d in enumerate(part.documents(), part.first)
+            for segment in index.segments
+            for i, d in enumerate(segment.documents(), segment.first)
             if i not in removed
         ]
         vectors = index.vectors(index.live())
@@ -134,7 +140,7 @@ def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads
         if len(documents) >= min_graph_size:
             new_graph = HnswGraph(index.info.width, threads=threads)
             new_graph.add(np.arange(len(documents)), vectors)
-            graph = _saved(index, version, new_graph)
+            graph = _save_graph(index, version, new_graph)
         return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
 
 
@@ -149,13 +155,13 @@ def find_numbers(index: Index, ids: set[str]) -> dict[str, int]:
     removed = set(index.removed.tolist())
     return {
         document.id: number
-        for part in index.segments
-        for number, document in enumerate(part.documents(), part.first)
+        for segment in index.segments
+        for number, document in enumerate(segment.documents(), segment.first)
         if document.id in ids and number not in removed
     }
 
 
-def _graph(
+def _update_graph(
     index: Index,
     version: int,
     to_remove: Numbers,
@@ -173,15 +179,15 @@ def _graph(
         graph.remove(to_remove)
     else:
         graph = HnswGraph(width, threads=threads)
-        for part in index.segments:
-            numbers = np.arange(part.first, part.first + part.count)
+        for segment in index.segments:
+            numbers = np.arange(segment.first, segment.first + segment.count)
             kept = ~np.isin(numbers, np.union1d(index.removed, to_remove))
-            graph.add(numbers[kept], part.vectors[kept])
+            graph.add(numbers[kept], segment.vectors[kept])
     graph.add(np.arange(first, first + len(vectors)), vectors)
-    return _saved(index, version, graph)
+    return _save_graph(index, version, graph)
 
 
-def _saved(index: Index, version: int, graph: HnswGraph) -> str:
+def _save_graph(index: Index, version: int, graph: HnswGraph) -> str:
     name = f"graph-{version:06d}"
     write_folder(index.folder / name, lambda place: graph.save(place / "graph.usearch"))
     return name

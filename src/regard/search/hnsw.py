@@ -96,7 +96,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _quantize(x: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Quantize unit vectors to int8. Components are about 1/√width; those beyond 6.5 times that clip."""
+    """Quantize unit vectors to int8. Components are about 1/√width; above 6.5 times that they are clipped."""
     limit = min(1.0, 6.5 / math.sqrt(x.shape[-1]))
     return np.clip(np.rint(x * (127 / limit)), -127, 127).astype(np.int8)
 

@@ -1,4 +1,4 @@
-"""Attention weights as answers: a second copy of the modules is watched, and the size is limited."""
+"""The attention maps that /attention sends, up to a maximum number of weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.serving.http_errors import RequestError
 class AttentionAnswers:
     """Computes the attention maps of a model for /attention.
 
-    Watching adds hooks to modules, so it uses `watched`, a copy of the modules with the same weights, and a
-    lock.
+    `watch` adds hooks to modules. Other requests use the model at the same time, so the maps come from
+    `watched`, a copy of the modules that shares the weights, one request after the other.
     """
 
     def __init__(self, model: Any, max_weights: int) -> None:
@@ -31,7 +31,7 @@ class AttentionAnswers:
         return copy.deepcopy(self.model, shared)
 
     def check(self, source: int, target: int, kinds: Sequence[str]) -> None:
-        """Raise RequestError if the maps of texts with so many tokens would have too many weights."""
+        """Raise RequestError if a text of `source` and `target` tokens has too many attention weights."""
         sizes = {"encoder": source * source, "decoder": target * target, "cross": target * source}
         count = sum(sizes[kind] * heads for kind, heads in self._heads if kind in kinds)
         if count > self.max_weights:

@@ -31,7 +31,7 @@ class Translate(Task):
         raw = super().apply_defaults(raw)
         if isinstance(raw["model"], dict) and raw["model"].get("encoder") is None:
             raw["model"] = {**raw["model"], "encoder": {}}
-        if reads_numbers(raw.get("model")):  # which have no embedding table to share
+        if reads_numbers(raw.get("model")):  # sequences of numbers have no embedding table to share
             raw["model"] = {"tie": "target", **raw["model"]}
         return raw
 

@@ -146,11 +146,12 @@ def agree_on_group_name(store: Any, rank: int, size: int) -> str:
 def connect_processes(device_name: Callable[[World], str]) -> Iterator[World]:
     """Connect the processes that torchrun started; without torchrun there is one.
 
-    `device_name` returns training.device of the recipe; it may use the World to ask process 0.
+    `device_name` returns training.device of the recipe. A resumed run's recipe is read by process 0 only, so
+    the function gets a World to send the device to the others.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    ours = under_torchrun() and not dist.is_initialized()
-    if ours:
+    starts_group = under_torchrun() and not dist.is_initialized()
+    if starts_group:
         store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         prefix = agree_on_group_name(store, rank, size)
         store = dist.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]
@@ -171,14 +172,17 @@ def connect_processes(device_name: Callable[[World], str]) -> Iterator[World]:
             ) from None
         raise
     finally:
-        if ours and dist.is_initialized():
+        if starts_group and dist.is_initialized():
             # Free what DDP holds of the group first: at interpreter exit its threads would abort the process.
             gc.collect()
             dist.destroy_process_group()
 
 
 class LossModule(nn.Module):
-    """A module whose forward computes the loss, so that DDP and FSDP can wrap it."""
+    """A module whose forward computes the loss, so that DDP and FSDP can wrap it.
+
+    `agreement` is the weight of R-Drop, training.agreement of the recipe.
+    """
 
     def __init__(self, model: nn.Module, agreement: float = 0.0) -> None:
         super().__init__()
@@ -208,7 +212,10 @@ def distribute(model: nn.Module, world: World, strategy: str, agreement: float =
 
 @contextmanager
 def gradient_sync(module: nn.Module, enabled: bool) -> Iterator[None]:
-    """Exchange gradients in this backward pass only if `enabled`: in the last one of a step."""
+    """Average the gradients over processes in this backward pass if `enabled`.
+
+    A step of several batches enables it for the last one only, when the gradients are complete.
+    """
     if isinstance(module, nn.parallel.DistributedDataParallel) and not enabled:
         with module.no_sync():
             yield

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from regard.errors import KernelError
+from regard.files.atomic import replace_file
 from regard.files.cache import cache_folder
 
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
@@ -111,11 +112,11 @@ def _build(source: Path) -> Path:
         _check_private(folder)
         # Build in a temporary folder, then rename atomically: another process may be building the same file.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            object_file, shared = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
-            _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", object_file])
-            _run([compiler, "-shared", object_file, *link, "-o", shared])
-            os.chmod(shared, 0o700)
-            os.replace(shared, library)
+            object_file, shared = Path(scratch) / "native.o", Path(scratch) / "native.so"
+            _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", str(object_file)])
+            _run([compiler, "-shared", str(object_file), *link, "-o", str(shared)])
+            shared.chmod(0o700)
+            replace_file(shared, library)
     _check_private(library)
     return library
 

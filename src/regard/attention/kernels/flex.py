@@ -59,7 +59,7 @@ class Flex(Kernel):
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         if machine.kind == "cpu":
-            return "on a CPU it is slower than the tiles"
+            return "on a CPU it is slower than the tiled kernel"
         if min(call.Tq, call.Tk) < LONG:
             return (
                 f"under {LONG} positions there are few blocks to skip, and each new shape is compiled again"

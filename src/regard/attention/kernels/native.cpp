@@ -851,7 +851,8 @@ struct Single {
         save_norm(c, b, h, i, top, l);
     }
 
-    // Fill S with the energies of n keys, and -inf up to the next multiple of LANES; return the largest energy.
+    // Fill S with the energies of n keys, and -inf up to the next multiple of LANES; return the largest
+    // energy.
     float scores(int64_t j0, int64_t n) {
         if (c.bias.data) std::memcpy(bias, c.bias.at(energy.b, energy.h, energy.i0) + j0, n * 4);
         vf high = splat(-INF);

@@ -27,7 +27,7 @@ from regard.attention.precision import HALF
 from regard.attention.tracing import statically_true
 from regard.errors import KernelError
 
-TEMPERATURES = (1e-4, 1e4)  # beyond, scaled energies could overflow the dtype
+TEMPERATURES = (1e-4, 1e4)  # outside of this range scaled energies could overflow the dtype
 FUSED = {
     "ScaledDotProductFlashAttentionForCpuBackward0",
     "ScaledDotProductFlashAttentionBackward0",
@@ -37,7 +37,7 @@ FUSED = {
 
 
 def _order(*names: str) -> list[int]:
-    """Backends as torch numbers them."""
+    """The numbers that torch gives to these backends."""
     return [int(getattr(torch._C._SDPBackend, name)) for name in names]
 
 
@@ -173,7 +173,7 @@ def _padded_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut | N
 
 
 def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortcut | None:
-    """The GPU backend that torch would select, called directly to skip the selection."""
+    """A call of the GPU backend that torch would select, without torch's selection at each call."""
     if machine.kind != "cuda":
         return None
     name, needs_grad, dropout = backends(call, machine)[0], call.requires_grad, call.dropout

@@ -32,10 +32,10 @@ class TritonShort(Kernel):
     reads_unseen = False
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
+        if (reason := Triton().refuses(call, machine)) is not None:  # also tracing
+            return reason
         if max(call.Tq, call.Tk) > MAX_LENGTH:
             return f"it is for at most {MAX_LENGTH} queries and keys"
-        if (reason := Triton().refuses(call, machine)) is not None:
-            return reason
         if has_sinks(call) or call.bias is not None:
             return "it has no sinks and no bias"
         if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > MAX_DIM:
@@ -61,7 +61,7 @@ class TritonShort(Kernel):
         k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         band = band_of(call.mask, call)
         assert band is not None
-        out = _Attention.apply(q, k, v, scale, band, call, call.mask)
+        out = _ShortAttention.apply(q, k, v, scale, band, call, call.mask)
         return call.split_batch(out)  # type: ignore[arg-type]
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
@@ -84,7 +84,7 @@ class TritonShort(Kernel):
             current = Band(low, high, lengths_of(mask) if is_padded else None)
             if not needs_grad:
                 return attend_short(q, k, v, scale, current)
-            return _Attention.apply(q, k, v, scale, current, options, mask)  # type: ignore[return-value]
+            return _ShortAttention.apply(q, k, v, scale, current, options, mask)  # type: ignore[return-value]
 
         return run
 
@@ -144,7 +144,7 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Attention(torch.autograd.Function):
+class _ShortAttention(torch.autograd.Function):
     """The kernels with gradients; second derivatives are those of the plain formula."""
 
     @staticmethod

@@ -1,13 +1,15 @@
-// Transformer inference on one core, or on two for a single sentence. Every row is computed by itself in a fixed order of
-// additions, so the translation of a sentence does not depend on its neighbours: results are equal to the last bit for
-// every batch.
+// Transformer inference on one core, or on two for a single sentence. Every row is computed by itself in a
+// fixed order of additions, so the translation of a sentence does not depend on its neighbours: results are
+// equal to the last bit for every batch.
 //
-// A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ; a kernel keeps 6 rows × 64 columns in 24
-// registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled per column, inputs per row). What follows a
-// product (bias, activation, residual, softmax and the best tokens) is computed while the tile is in registers.
+// A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ; a kernel keeps 6 rows × 64 columns
+// in 24 registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled per column, inputs per row).
+// What follows a product (bias, activation, residual, softmax and the best tokens) is computed while the tile
+// is in registers.
 //
-// Keys and values of generated tokens are in slots that are never moved; each row of a beam has the list of the slots of
-// its ancestors. Reordering a beam copies indices, not vectors. The rows of a sentence share its cross-attention memory.
+// Keys and values of generated tokens are in slots that are never moved; each row of a beam has the list of
+// the slots of its ancestors. Reordering a beam copies indices, not vectors. The rows of a sentence share its
+// cross-attention memory.
 #include <immintrin.h>
 #include <unistd.h>
 #include <atomic>
@@ -94,17 +96,21 @@ inline __m512 erf512(__m512 x) {  // Abramowitz & Stegun 7.1.26, error 1.5e-7
   p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
   p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
   p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
-  const __m512 y = _mm512_fnmadd_ps(_mm512_mul_ps(p, t), exp512(_mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), a), a)), one);
+  const __m512 y = _mm512_fnmadd_ps(_mm512_mul_ps(p, t),
+                                    exp512(_mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), a), a)), one);
   return _mm512_or_ps(y, _mm512_and_ps(x, _mm512_set1_ps(-0.f)));
 }
 inline __m512 act512(__m512 x, int kind) {
   const __m512 half = _mm512_set1_ps(.5f), one = _mm512_set1_ps(1.f);
   switch (kind) {
     case RELU: return _mm512_max_ps(x, _mm512_setzero_ps());
-    case GELU: return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, erf512(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)))));
+    case GELU:
+      return _mm512_mul_ps(_mm512_mul_ps(half, x),
+                           _mm512_add_ps(one, erf512(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)))));
     case TANH_GELU: {
       const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
-      const __m512 in = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.7978845608f));
+      const __m512 in =
+          _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.7978845608f));
       return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, tanh512(in)));
     }
     default: return _mm512_mul_ps(x, sigmoid512(x));  // SWISH, and SWIGLU's gate
@@ -118,8 +124,10 @@ inline uint16_t rounded(float x) {
   return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 inline __m256i rounded(__m512 x) {
-  const __m512i v = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(v, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd)), 16));
+  const __m512i v = _mm512_castps_si512(x),
+                odd = _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1));
+  return _mm512_cvtepi32_epi16(
+      _mm512_srli_epi32(_mm512_add_epi32(v, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd)), 16));
 }
 
 struct Matrix {  // y = x Wᵀ + b
@@ -132,8 +140,8 @@ struct Matrix {  // y = x Wᵀ + b
 
 template <class T> T* allocate(size_t n) { return static_cast<T*>(allocate_bytes(int64_t(n * sizeof(T)))); }
 
-// Column n of an int8 matrix: the largest weight becomes ±127. Weights that models/int8.py has restored get exactly the stored
-// integers and scale.
+// Column n of an int8 matrix: the largest weight becomes ±127. Weights that models/int8.py has restored get
+// exactly the stored integers and scale.
 void pack_int8(Matrix& m, int n, const float* row) {
   __m512 most = _mm512_setzero_ps();
   for (int k = 0; k < m.K; k += 16) {
@@ -145,7 +153,8 @@ void pack_int8(Matrix& m, int n, const float* row) {
   auto* cells = reinterpret_cast<int32_t*>(m.data) + size_t(n / W) * m.depth * W + n % W;
   for (int k = 0; k < m.K; k += 16) {
     const __mmask16 live = m.K - k >= 16 ? 0xffff : (1u << (m.K - k)) - 1;
-    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(live, row + k), _mm512_set1_ps(s)));
+    const __m512i q =
+        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(live, row + k), _mm512_set1_ps(s)));
     sum = _mm512_add_epi32(sum, q);
     alignas(16) int32_t fours[4];
     _mm_store_si128(reinterpret_cast<__m128i*>(fours), _mm512_cvtepi32_epi8(q));
@@ -187,21 +196,29 @@ Matrix* select_columns(const Matrix& from, const int32_t* cells, int n, const in
   m->kind = from.kind; m->N = n; m->K = from.K; m->panels = round_up(n, W) / W; m->depth = from.depth;
   m->data = allocate<char>(size_t(m->panels) * m->depth * W * 4);
   m->bias = allocate<float>(m->panels * W);
-  if (m->kind == INT8) { m->scale = allocate<float>(m->panels * W); m->shift = allocate<int32_t>(m->panels * W); }
+  if (m->kind == INT8) {
+    m->scale = allocate<float>(m->panels * W);
+    m->shift = allocate<int32_t>(m->panels * W);
+  }
   for (int i = 0; i < m->panels * W; ++i) {
     m->bias[i] = i < n ? from.bias[columns[i]] : NEG_INF;
-    if (m->kind == INT8) { m->scale[i] = i < n ? from.scale[columns[i]] : 1.f; m->shift[i] = i < n ? from.shift[columns[i]] : 0; }
+    if (m->kind == INT8) {
+      m->scale[i] = i < n ? from.scale[columns[i]] : 1.f;
+      m->shift[i] = i < n ? from.shift[columns[i]] : 0;
+    }
   }
   for (int i = 0; i < m->panels * W; i += 16) {
     const __mmask16 live = n - i >= 16 ? 0xffff : n <= i ? 0 : (1u << (n - i)) - 1;
     // Offsets count from the first of 16 columns, so they stay small for any vocabulary.
     const int32_t first = live ? columns[i] : 0;
     const __m512i places = _mm512_mullo_epi32(
-        _mm512_sub_epi32(_mm512_maskz_loadu_epi32(live, columns + i), _mm512_set1_epi32(first)), _mm512_set1_epi32(m->depth));
+        _mm512_sub_epi32(_mm512_maskz_loadu_epi32(live, columns + i), _mm512_set1_epi32(first)),
+        _mm512_set1_epi32(m->depth));
     const int32_t* in = cells + size_t(first) * m->depth;
     auto* to = reinterpret_cast<int32_t*>(m->data) + size_t(i / W) * m->depth * W + i % W;
     for (int k = 0; k < m->depth; ++k)
-      _mm512_store_si512(to + size_t(k) * W, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), live, places, in + k, 4));
+      _mm512_store_si512(to + size_t(k) * W,
+                         _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), live, places, in + k, 4));
   }
   return m.release();
 }
@@ -229,7 +246,8 @@ Input kernel_input(Scratch& s, const Matrix& m, const float* x, int rows, int ld
       uint16_t* out = to + r * stride * 2;
       for (int k = 0; k < K; k += 16) {
         const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k), rounded(_mm512_maskz_loadu_ps(live, from + k)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k),
+                            rounded(_mm512_maskz_loadu_ps(live, from + k)));
       }
     }
     return {to, stride, nullptr};
@@ -252,21 +270,24 @@ Input kernel_input(Scratch& s, const Matrix& m, const float* x, int rows, int ld
     for (int k = 0; k < K; k += 16) {
       const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
       const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(live, from + k), by));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + k), _mm512_cvtepi32_epi8(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + k),
+                       _mm512_cvtepi32_epi8(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
     }
   }
   return {to, stride, scale};
 }
 
-// The arithmetic of a kernel: four bytes of an input times 64 bytes of a panel. Two instructions are inline assembly because
-// gcc 12 keeps the sums of their builtins in memory.
+// The arithmetic of a kernel: four bytes of an input times 64 bytes of a panel. Two instructions are inline
+// assembly because gcc 12 keeps the sums of their builtins in memory.
 struct Float32 {
   using Sum = __m512; using Operand = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Operand load(const char* p) { return _mm512_load_ps(p); }
   static Operand broadcast(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
   static Sum add(Sum s, Operand a, Operand b) { return _mm512_fmadd_ps(a, b, s); }
-  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
+  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) {
+    return _mm512_add_ps(s, _mm512_load_ps(m.bias + col));
+  }
 };
 #ifdef __AVX512VNNI__
 struct Int8 {
@@ -274,10 +295,14 @@ struct Int8 {
   static Sum zero() { return _mm512_setzero_si512(); }
   static Operand load(const char* p) { return _mm512_load_si512(p); }
   static Operand broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
-  static Sum add(Sum s, Operand a, Operand b) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
+  static Sum add(Sum s, Operand a, Operand b) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
+    return s;
+  }
   static __m512 end(Sum s, const Matrix& m, const Input& in, int row, int col) {
     const __m512 by = _mm512_mul_ps(_mm512_load_ps(m.scale + col), _mm512_set1_ps(in.scale[row]));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(s, _mm512_load_si512(m.shift + col))), by, _mm512_load_ps(m.bias + col));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(s, _mm512_load_si512(m.shift + col))), by,
+                           _mm512_load_ps(m.bias + col));
   }
 };
 #endif
@@ -287,14 +312,20 @@ struct BFloat16 {
   static Sum zero() { return _mm512_setzero_ps(); }
   static Operand load(const char* p) { return _mm512_load_si512(p); }
   static Operand broadcast(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
-  static Sum add(Sum s, Operand a, Operand b) { asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
-  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
+  static Sum add(Sum s, Operand a, Operand b) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
+    return s;
+  }
+  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) {
+    return _mm512_add_ps(s, _mm512_load_ps(m.bias + col));
+  }
 };
 #endif
 
-// One tile: R rows × 64 columns over the whole depth, then `end(row, column, four registers)`. Not inlined: the
-// registers of a caller would push the sums into memory.
-template <int R, class K, class End> __attribute__((noinline)) void tile(const Matrix& m, const Input& in, int row, int panel, End&& end) {
+// One tile: R rows × 64 columns over the whole depth, then `end(row, column, four registers)`. Not inlined:
+// the registers of a caller would push the sums into memory.
+template <int R, class K, class End>
+__attribute__((noinline)) void tile(const Matrix& m, const Input& in, int row, int panel, End&& end) {
   typename K::Sum sum[R][4];
   const char* w = m.data + size_t(panel) * m.depth * W * 4;
   const char* x = static_cast<const char*>(in.data) + size_t(row) * in.stride * 4;
@@ -315,7 +346,8 @@ template <int R, class K, class End> __attribute__((noinline)) void tile(const M
   }
 }
 
-template <class K, class End> void run_panels(const Matrix& m, const Input& in, int rows, int first, int last, End&& end) {
+template <class K, class End>
+void run_panels(const Matrix& m, const Input& in, int rows, int first, int last, End&& end) {
   for (int p = first; p < last; ++p) {
     int r = 0;
     for (; r + MR <= rows; r += MR) tile<MR, K>(m, in, r, p, end);
@@ -330,9 +362,9 @@ template <class K, class End> void run_panels(const Matrix& m, const Input& in, 
   }
 }
 
-// A second thread for single sentences on an idle machine. It computes the second half of a product if it starts before the
-// first thread has finished its own half; otherwise the first thread computes both. It spins briefly between two products, then
-// sleeps.
+// A second thread for single sentences on an idle machine. It computes the second half of a product if it
+// starts before the first thread has finished its own half; otherwise the first thread computes both. It
+// spins briefly between two products, then sleeps.
 class HelperThread {
  public:
   HelperThread() : thread_([this] { run(); }) {}
@@ -362,8 +394,9 @@ class HelperThread {
 
  private:
   enum { NOTHING, OFFERED, TAKEN, DONE };
-  // If the other core is busy, the helper costs time: the first thread waits for a helper that lost its core, and a helper that
-  // wakes may displace the first thread. Then the next products are computed alone, more of them after each pause.
+  // If the other core is busy, the helper costs time: the first thread waits for a helper that lost its core,
+  // and a helper that wakes may displace the first thread. Then the next products are computed alone, more of
+  // them after each pause.
   void pause() {
     calls_to_skip_ = pause_length_;
     if (pause_length_ < (1 << 20)) pause_length_ *= 4;
@@ -372,11 +405,17 @@ class HelperThread {
   void count_miss() { if (++misses_in_a_row_ == 24) pause(); }
   bool claim() {
     int expected = OFFERED;
-    return state_.load(std::memory_order_relaxed) == OFFERED && state_.compare_exchange_strong(expected, TAKEN);
+    return state_.load(std::memory_order_relaxed) == OFFERED &&
+           state_.compare_exchange_strong(expected, TAKEN);
   }
   void run() {
     for (int idle = 0;;) {
-      if (claim()) { function_(argument_); state_.store(DONE, std::memory_order_release); idle = 0; continue; }
+      if (claim()) {
+        function_(argument_);
+        state_.store(DONE, std::memory_order_release);
+        idle = 0;
+        continue;
+      }
       if (++idle < 12000) { _mm_pause(); continue; }
       std::unique_lock<std::mutex> guard(lock_);
       sleeping_ = true;
@@ -402,7 +441,8 @@ thread_local std::unique_ptr<HelperThread> helper;
 // The first panel of the second half of a product. One thread or two compute the halves in the same way.
 inline int second_half(const Matrix& m) { return m.panels / 2; }
 
-template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool in_halves = true) {
+template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end,
+                                  bool in_halves = true) {
   const Input in = kernel_input(s, m, x, rows, ldx);
   auto run_range = [&](int first, int last) {
     if (m.kind == F32) run_panels<Float32>(m, in, rows, first, last, end);
@@ -419,7 +459,8 @@ template <class End> void product(Scratch& s, const Matrix& m, const float* x, i
 }
 
 // y = x Wᵀ + b, with an activation; columns beyond N are not written.
-void linear(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy, int activation = -1) {
+void linear(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy,
+            int activation = -1) {
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
     float* to = y + size_t(r) * ldy + c;
     for (int j = 0; j < 4 && c + 16 * j < m.N; ++j) {
@@ -447,7 +488,8 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
 
   // Add 64 scores of a row, from token c on.
   void add_scores(int c, const __m512* v, int k, float* values, int64_t* ids) {
-    const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
+    const float top =
+        _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     if (top == NEG_INF) return;
     __m512 total = _mm512_load_ps(sum);
     if (top > max) {
@@ -473,16 +515,21 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
   void insert(float value, int64_t id, int k, float* values, int64_t* ids) {
     if (count == k && !(value > lowest)) return;
     int place = count < k ? count++ : k - 1;
-    for (; place > 0 && values[place - 1] < value; --place) { values[place] = values[place - 1]; ids[place] = ids[place - 1]; }
+    for (; place > 0 && values[place - 1] < value; --place) {
+      values[place] = values[place - 1];
+      ids[place] = ids[place - 1];
+    }
     values[place] = value; ids[place] = id;
     if (count == k) lowest = values[k - 1];
   }
   // Merge the result for the tokens that follow.
-  void merge(const TopK& other, int k, float* values, int64_t* ids, const float* other_values, const int64_t* other_ids) {
+  void merge(const TopK& other, int k, float* values, int64_t* ids, const float* other_values,
+             const int64_t* other_ids) {
     if (other.max == NEG_INF) return;
     const float top = max > other.max ? max : other.max;
     auto scaled = [&](const TopK& b) {
-      return b.max == NEG_INF ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
+      return b.max == NEG_INF ? _mm512_setzero_ps()
+                              : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
     };
     _mm512_store_ps(sum, _mm512_add_ps(scaled(*this), scaled(other)));
     max = top;
@@ -498,7 +545,8 @@ struct TopK {  // the k best tokens of a row, and the sum for the softmax over a
   }
 };
 
-void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* tokens) {
+void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p,
+                 int64_t* tokens) {
   const int half = second_half(m) * W;
   std::vector<TopK> top(2 * rows);  // of the first half of the tokens, then of the second
   float* second_values = s.scores.need(size_t(rows) * k);
@@ -514,12 +562,12 @@ void best_tokens(Scratch& s, const Matrix& m, const float* x, int rows, int ldx,
   }
 }
 
-// The shortlist of a row: its tokens, sorted, and a matrix with the columns of several rows; the bits of `columns` mark those of
-// this row.
+// The shortlist of a row: its tokens, sorted, and a matrix with the columns of several rows; the bits of
+// `columns` mark those of this row.
 struct Shortlist { const Matrix* matrix; const uint64_t* columns; const int32_t* tokens; int64_t count; };
 
-// The scores of the tokens in each row's shortlist, without gaps, so that a result does not depend on the other rows; padded with
-// NEG_INF to a multiple of 64. Returns the distance between rows.
+// The scores of the tokens in each row's shortlist, without gaps, so that a result does not depend on the
+// other rows; padded with NEG_INF to a multiple of 64. Returns the distance between rows.
 size_t shortlist_scores(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx) {
   int64_t longest = 0;
   for (int r = 0; r < rows; ++r) longest = shortlists[r].count > longest ? shortlists[r].count : longest;
@@ -540,11 +588,13 @@ size_t shortlist_scores(Scratch& s, const Shortlist* shortlists, const float* x,
       }
     }, false);  // tokens in order
   }
-  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < round_up(filled[r], W); ++i) y[r * ld + i] = NEG_INF;
+  for (int r = 0; r < rows; ++r)
+    for (int i = filled[r]; i < round_up(filled[r], W); ++i) y[r * ld + i] = NEG_INF;
   return ld;
 }
 
-void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, int k, float* log_p, int64_t* tokens) {
+void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, int k,
+                      float* log_p, int64_t* tokens) {
   const size_t ld = shortlist_scores(s, shortlists, x, rows, ldx);
   std::vector<float> second_values(k);
   std::vector<int64_t> second_ids(k);
@@ -555,7 +605,8 @@ void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, i
     const int half = round_up(int(shortlists[r].count), W) / W / 2 * W;
     for (int c = 0; c < shortlists[r].count; c += W) {
       const float* y = s.scores.p + r * ld + c;
-      const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32), _mm512_loadu_ps(y + 48)};
+      const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32),
+                           _mm512_loadu_ps(y + 48)};
       if (c < half) first.add_scores(c, v, k, values, ids);
       else second.add_scores(c, v, k, second_values.data(), second_ids.data());
     }
@@ -565,7 +616,8 @@ void best_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, i
   }
 }
 
-void all_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx, float* scores, int vocab) {
+void all_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, int rows, int ldx,
+                     float* scores, int vocab) {
   const size_t ld = shortlist_scores(s, shortlists, x, rows, ldx);
   for (int r = 0; r < rows; ++r, scores += vocab) {
     for (int i = 0; i < vocab; ++i) scores[i] = NEG_INF;
@@ -574,7 +626,11 @@ void all_shortlisted(Scratch& s, const Shortlist* shortlists, const float* x, in
 }
 
 // --- Layers ---
-struct Norm { int kind = 0; float eps = 1e-5f; const float *weight = nullptr, *bias = nullptr; };  // 0 none, 1 layer, 2 rms
+struct Norm {
+  int kind = 0;  // 0 none, 1 layer, 2 rms
+  float eps = 1e-5f;
+  const float *weight = nullptr, *bias = nullptr;
+};
 
 void normalise(const Norm& n, const float* x, float* y, int rows, int dim) {
   if (!n.kind) { if (x != y) std::memcpy(y, x, size_t(rows) * dim * 4); return; }
@@ -620,18 +676,25 @@ struct Model {
   ~Model() { for (auto* m : owned) delete m; }
 };
 
-// Keys and values are float32, or bfloat16 if the weights are rounded anyway: reading them is bound by memory.
+// Keys and values are float32, or bfloat16 if the weights are rounded anyway: reading them is bound by
+// memory.
 inline __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
 inline __m512 load16(const uint16_t* p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
 inline void store16(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
-inline void store16(uint16_t* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
+inline void store16(uint16_t* to, __m512 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(x));
+}
 inline float convert(float x, float) { return x; }
 inline uint16_t convert(float x, uint16_t) { return rounded(x); }
-template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) store16(to + i, _mm512_loadu_ps(from + i)); }
+template <class T> void copy(const float* from, T* to, int n) {
+  for (int i = 0; i < n; i += 16) store16(to + i, _mm512_loadu_ps(from + i));
+}
 
-// Softmax of n numbers in place, without the division; returns 1 / sum. `e` must be readable up to a multiple of 16.
+// Softmax of n numbers in place, without the division; returns 1 / sum. `e` must be readable up to a multiple
+// of 16.
 float softmax(float* e, int n) {
   __m512 most = _mm512_set1_ps(NEG_INF);
   for (int j = 0; j < n; j += 16) {
@@ -649,9 +712,10 @@ float softmax(float* e, int n) {
   return 1.f / _mm512_reduce_add_ps(sum);
 }
 
-// Energies of one query with n keys stored as columns: kt (D, ld); D a multiple of 4. P registers of keys, and 4 / P sums for
-// each, so that no addition waits for the previous one.
-template <int P, class T> inline void energies_of(const float* q, const T* kt, int D, int ld, __m512 f, float* e) {
+// Energies of one query with n keys stored as columns: kt (D, ld); D a multiple of 4. P registers of keys,
+// and 4 / P sums for each, so that no addition waits for the previous one.
+template <int P, class T>
+inline void energies_of(const float* q, const T* kt, int D, int ld, __m512 f, float* e) {
   constexpr int C = P >= 3 ? 1 : 4 / P;
   __m512 a[C][P];
   for (int c = 0; c < C; ++c) for (int i = 0; i < P; ++i) a[c][i] = _mm512_setzero_ps();
@@ -666,7 +730,8 @@ template <int P, class T> inline void energies_of(const float* q, const T* kt, i
     _mm512_storeu_ps(e + 16 * i, _mm512_mul_ps(a[0][i], f));
   }
 }
-template <class T> inline void energies(const float* q, const T* kt, int D, int n, int ld, float scale, float* e) {
+template <class T>
+inline void energies(const float* q, const T* kt, int D, int n, int ld, float scale, float* e) {
   const __m512 f = _mm512_set1_ps(scale);
   for (; n > 48; n -= 64, kt += 64, e += 64) energies_of<4>(q, kt, D, ld, f, e);
   if (n > 32) energies_of<3>(q, kt, D, ld, f, e);
@@ -675,7 +740,8 @@ template <class T> inline void energies(const float* q, const T* kt, int D, int 
 }
 
 // out = by · Σ p_s v_s with v_s = value(s); D a multiple of 16
-template <class Value> inline void weighted_sum(const float* p, int n, int D, float by, float* out, Value&& value) {
+template <class Value>
+inline void weighted_sum(const float* p, int n, int D, float by, float* out, Value&& value) {
   const __m512 f = _mm512_set1_ps(by);
   int d = 0;
   for (; d + 64 <= D; d += 64) {
@@ -696,7 +762,8 @@ template <class Value> inline void weighted_sum(const float* p, int n, int D, fl
 
 // Store keys (n, ·) of one head as columns (D, ld).
 template <class T> void columns(const float* k, int stride, int n, int D, int ld, T* kt) {
-  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = convert(k[size_t(s) * stride + d], T());
+  for (int s = 0; s < n; ++s)
+    for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = convert(k[size_t(s) * stride + d], T());
   for (int d = 0; d < D; ++d) for (int s = n; s < ld; ++s) kt[size_t(d) * ld + s] = 0;
 }
 
@@ -720,15 +787,18 @@ void feed_forward(const Model& m, Scratch& s, const Sublayer& l, const float* h,
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < m.inner; i += 16) {
         float* gate = a + size_t(r) * hidden + i;
-        _mm512_storeu_ps(gate, _mm512_mul_ps(act512(_mm512_loadu_ps(gate), SWIGLU), _mm512_loadu_ps(gate + m.inner)));
+        _mm512_storeu_ps(
+            gate, _mm512_mul_ps(act512(_mm512_loadu_ps(gate), SWIGLU), _mm512_loadu_ps(gate + m.inner)));
       }
   add_linear(s, *l.out, a, rows, hidden, x, m.dim);
 }
 
-void embed(const Model& m, const float* table, const float* positions, const int64_t* tokens, const int32_t* position, int n, float* x) {
+void embed(const Model& m, const float* table, const float* positions, const int64_t* tokens,
+           const int32_t* position, int n, float* x) {
   const __m512 f = _mm512_set1_ps(m.scale);
   for (int r = 0; r < n; ++r) {
-    const float *e = table + size_t(tokens[r]) * m.dim, *p = positions ? positions + size_t(position[r]) * m.dim : nullptr;
+    const float *e = table + size_t(tokens[r]) * m.dim,
+                *p = positions ? positions + size_t(position[r]) * m.dim : nullptr;
     for (int i = 0; i < m.dim; i += 16) {
       __m512 v = _mm512_mul_ps(_mm512_loadu_ps(e + i), f);
       if (p) v = _mm512_add_ps(v, _mm512_loadu_ps(p + i));
@@ -739,9 +809,10 @@ void embed(const Model& m, const float* table, const float* positions, const int
 thread_local Scratch scratch;
 
 // Cross-attention keys and values of all decoder layers for each sentence.
-template <class T>
-void store_cross_memory(const Model& m, Scratch& s, int sentences, const int32_t* lengths, int total, const float* x, T* const* memory) {
-  const int layers = m.decoder.layers.size(), attention_dim = m.heads * m.width, all = layers * 2 * attention_dim, D = m.width;
+template <class T> void store_cross_memory(const Model& m, Scratch& s, int sentences, const int32_t* lengths,
+                                           int total, const float* x, T* const* memory) {
+  const int layers = m.decoder.layers.size(), attention_dim = m.heads * m.width,
+            all = layers * 2 * attention_dim, D = m.width;
   float* kv = s.a.need(size_t(total) * all);
   linear(s, *m.cross_memory, x, total, m.dim, kv, all);
   for (int b = 0; b < sentences; kv += size_t(lengths[b++]) * all) {
@@ -749,8 +820,10 @@ void store_cross_memory(const Model& m, Scratch& s, int sentences, const int32_t
     T* to = memory[b];
     for (int l = 0; l < layers; ++l) {
       const float* from = kv + size_t(l) * 2 * attention_dim;
-      for (int head = 0; head < m.heads; ++head, to += size_t(D) * ld) columns(from + head * D, all, n, D, ld, to);
-      for (int i = 0; i < n; ++i, to += attention_dim) copy(from + attention_dim + size_t(i) * all, to, attention_dim);
+      for (int head = 0; head < m.heads; ++head, to += size_t(D) * ld)
+        columns(from + head * D, all, n, D, ld, to);
+      for (int i = 0; i < n; ++i, to += attention_dim)
+        copy(from + attention_dim + size_t(i) * all, to, attention_dim);
     }
   }
 }
@@ -774,8 +847,8 @@ struct StepPlan {
 };
 
 // Causal self-attention of layer i for one new token per row. `p` holds heads × ldp weights.
-template <class T>
-void self_attention(const Model& m, const StepPlan& plan, int i, const float* qkv, float* p, int ldp, float* out) {
+template <class T> void self_attention(const Model& m, const StepPlan& plan, int i, const float* qkv,
+                                       float* p, int ldp, float* out) {
   const int D = m.width, attention_dim = m.heads * D;
   const size_t slot = m.decoder.layers.size() * 2 * size_t(attention_dim);
   const float f = 1.f / std::sqrt(float(D));
@@ -791,14 +864,16 @@ void self_attention(const Model& m, const StepPlan& plan, int i, const float* qk
       const T* kk = key(t);
       for (int head = 0; head < m.heads; ++head) {
         __m512 a = _mm512_setzero_ps();
-        for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), load16(kk + d), a);
+        for (int d = head * D; d < head * D + D; d += 16)
+          a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), load16(kk + d), a);
         p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
       }
     }
     for (int head = 0; head < m.heads; ++head) {
       float* e = p + head * ldp;
       const float by = softmax(e, steps);
-      weighted_sum(e, steps, D, by, out + size_t(r) * attention_dim + head * D, [&](int t) { return key(t) + attention_dim + head * D; });
+      weighted_sum(e, steps, D, by, out + size_t(r) * attention_dim + head * D,
+                   [&](int t) { return key(t) + attention_dim + head * D; });
     }
   }
 }
@@ -815,7 +890,8 @@ void cross_attention(const Model& m, const StepPlan& plan, int i, const float* q
     for (int head = 0; head < m.heads; ++head) {
       energies(q + size_t(r) * attention_dim + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
       const float by = softmax(p, S);
-      weighted_sum(p, S, D, by, out + size_t(r) * attention_dim + head * D, [&](int j) { return v + size_t(j) * attention_dim + head * D; });
+      weighted_sum(p, S, D, by, out + size_t(r) * attention_dim + head * D,
+                   [&](int j) { return v + size_t(j) * attention_dim + head * D; });
     }
   }
 }
@@ -892,16 +968,41 @@ int engine_new(const ModelShape* shape, const float* const* t, void** model) { r
   const ModelShape& n = *shape;
   auto m = std::make_unique<Model>();
   m->dim = n.dim; m->heads = n.heads; m->width = n.width; m->inner = n.inner; m->vocab = n.vocab;
-  m->activation = n.activation; m->pre_norm = n.pre_norm; m->has_encoder = n.has_encoder; m->kind = n.kind; m->scale = n.scale;
+  m->activation = n.activation;
+  m->pre_norm = n.pre_norm;
+  m->has_encoder = n.has_encoder;
+  m->kind = n.kind;
+  m->scale = n.scale;
   const int attention_dim = m->heads * m->width, dim = m->dim;
-  auto matrix = [&](int N, int K) { m->owned.push_back(nullptr); auto* p = m->owned.back() = pack(m->kind, N, K, t[0], t[1]); t += 2; return p; };
-  auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(n.eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
+  auto matrix = [&](int N, int K) {
+    m->owned.push_back(nullptr);
+    auto* p = m->owned.back() = pack(m->kind, N, K, t[0], t[1]);
+    t += 2;
+    return p;
+  };
+  auto norm = [&](int kind) {
+    Norm x;
+    x.kind = kind;
+    x.eps = float(n.eps);
+    if (kind) {
+      x.weight = t[0];
+      x.bias = t[1];
+      t += 2;
+    }
+    return x;
+  };
   const int hidden = m->activation == SWIGLU ? 2 * m->inner : m->inner;
   auto stack = [&](Stack& s, int layers, bool cross, int last) {
     s.layers.resize(layers);
     for (auto& l : s.layers) {
-      l.self.in = matrix(3 * attention_dim, dim); l.self.out = matrix(dim, attention_dim); l.self.norm = norm(n.norm);
-      if (cross) { l.cross_query = matrix(attention_dim, dim); l.cross_out = matrix(dim, attention_dim); l.cross_norm = norm(n.norm); }
+      l.self.in = matrix(3 * attention_dim, dim);
+      l.self.out = matrix(dim, attention_dim);
+      l.self.norm = norm(n.norm);
+      if (cross) {
+        l.cross_query = matrix(attention_dim, dim);
+        l.cross_out = matrix(dim, attention_dim);
+        l.cross_norm = norm(n.norm);
+      }
       l.feed.in = matrix(hidden, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n.norm);
     }
     s.last = norm(last);
@@ -925,7 +1026,8 @@ int engine_prepare_shortlists(void* model, const float* weight) { return guarded
   if (o.kind == F32) { m.weight_by_token = reinterpret_cast<const int32_t*>(weight); return; }
   int32_t* to = m.cells.need(size_t(o.N) * o.depth);
   for (int n = 0; n < o.N; ++n)
-    for (int k = 0; k < o.depth; ++k) *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
+    for (int k = 0; k < o.depth; ++k)
+      *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
   m.weight_by_token = m.cells.p;
 }); }
 // The columns of some tokens (sorted); freed by engine_free_columns.
@@ -946,15 +1048,18 @@ int64_t engine_memory_size(void* model, int64_t n) {
   return int64_t(m->decoder.layers.size()) * m->heads * m->width * (round_up(n, 16) + n);
 }
 
-// Encode concatenated sentences. The memory of each has, per decoder layer, keys as columns (heads, D, n rounded up to 16) and
-// values (n, attention_dim).
-int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* tokens, const int32_t* position,
-                  void* const* memory) {
+// Encode concatenated sentences. The memory of each has, per decoder layer, keys as columns (heads, D, n
+// rounded up to 16) and values (n, attention_dim).
+int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* tokens,
+                  const int32_t* position, void* const* memory) {
   return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   auto& s = scratch;
   int total = 0, longest = 0;
-  for (int b = 0; b < sentences; ++b) { total += lengths[b]; longest = lengths[b] > longest ? lengths[b] : longest; }
+  for (int b = 0; b < sentences; ++b) {
+    total += lengths[b];
+    longest = lengths[b] > longest ? lengths[b] : longest;
+  }
   const int attention_dim = m.heads * m.width, D = m.width, ld = round_up(longest, 16);
   const float f = 1.f / std::sqrt(float(D));
   float* x = s.x.need(size_t(total) * m.dim);
@@ -975,7 +1080,8 @@ int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const 
           for (int i = 0; i < n; ++i) {
             energies(base + size_t(i) * 3 * attention_dim, kt, D, n, round_up(n, 16), f, p);
             const float by = softmax(p, n);
-            weighted_sum(p, n, D, by, out + (o + i) * attention_dim + head * D, [&](int j) { return base + 2 * attention_dim + size_t(j) * 3 * attention_dim; });
+            weighted_sum(p, n, D, by, out + (o + i) * attention_dim + head * D,
+                         [&](int j) { return base + 2 * attention_dim + size_t(j) * 3 * attention_dim; });
           }
         }
       add_linear(s, *l.self.out, out, total, attention_dim, x, m.dim);
@@ -983,12 +1089,14 @@ int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const 
     residual(m, s, l.feed.norm, x, total, [&](const float* h) { feed_forward(m, s, l.feed, h, x, total); });
   }
   normalise(m.encoder.last, x, x, total, m.dim);
-  if (m.kind == F32) store_cross_memory(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
+  if (m.kind == F32)
+    store_cross_memory(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
   else store_cross_memory(m, s, sentences, lengths, total, x, reinterpret_cast<uint16_t* const*>(memory));
   });
 }
 
-// One decoder step: the k best next tokens of each row with log p, or all scores; with shortlists, of their tokens.
+// One decoder step: the k best next tokens of each row with log p, or all scores; with shortlists, of their
+// tokens.
 int engine_step(void* model, const StepPlan* plan) {
   auto& m = *static_cast<Model*>(model);
   return guarded([&] {

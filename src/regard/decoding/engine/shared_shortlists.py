@@ -1,8 +1,8 @@
 """Shortlists of several sentences that share one weight matrix.
 
-The shortlist of a sentence depends on that sentence only, and so does everything computed from it. The
-columns of a few sentences are put into one matrix because a product of several rows costs little more than
-one of a single row.
+One matrix has the output columns of a few sentences, because a product of several rows costs little more than
+one of a single row. Each row then uses only the columns of its own shortlist, so a translation does not
+depend on the sentences that share its matrix.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-# Sentences per matrix. More of them load it less often, but a row computes more columns of others.
+# Sentences per matrix. With more, the matrix is read less often, but a row computes more columns that only
+# other sentences need.
 SIZE = 8
 
 
 class SharedShortlists:
     """The shortlists of rows, as the struct `Shortlist` of engine.cpp.
 
-    Each row of `rows` has the addresses of the matrix, of the bits that mark the row's columns in it and of
-    the row's tokens, and the number of its tokens.
+    A row of `rows` has four integers: the addresses of the matrix, of the bits that mark the row's columns in
+    it and of the row's tokens, and the number of these tokens.
     """
 
     def __init__(self, rows: Any, referenced: dict[int, tuple[Any, ...]]) -> None:
@@ -28,12 +29,12 @@ class SharedShortlists:
         self._referenced = referenced  # the objects at these addresses, by the address of the matrix
 
     @classmethod
-    def of(cls, allowed: list[Any], choose: Callable[[Any], Any]) -> SharedShortlists:
+    def of(cls, allowed: list[Any], make_matrix: Callable[[Any], Any]) -> SharedShortlists:
         """Group neighbouring sentences.
 
         Args:
             allowed: the sorted tokens of each sentence.
-            choose: makes the weight matrix of some tokens, an object with an `address`.
+            make_matrix: returns the output columns of some tokens, an object with an `address`.
         """
         rows, referenced = np.zeros((len(allowed), 4), np.int64), {}
         for start in range(0, len(allowed), SIZE):
@@ -42,17 +43,17 @@ class SharedShortlists:
             flat = np.concatenate(group).astype(np.int32)
             in_any_shortlist = np.zeros(int(flat.max()) + 1, bool)
             in_any_shortlist[flat] = True
-            chosen = choose(np.flatnonzero(in_any_shortlist).astype(np.int32))
+            matrix = make_matrix(np.flatnonzero(in_any_shortlist).astype(np.int32))
             column = np.cumsum(in_any_shortlist) - 1
             bits = np.zeros((len(group), -(-int(column[-1] + 1) // 64) * 64), bool)
             bits[np.repeat(np.arange(len(group)), lengths), column[flat]] = True
             marks = np.packbits(bits, axis=1, bitorder="little")
             group_rows = rows[start : start + SIZE]
-            group_rows[:, 0] = chosen.address
+            group_rows[:, 0] = matrix.address
             group_rows[:, 1] = marks.ctypes.data + marks.strides[0] * np.arange(len(group))
             group_rows[:, 2] = flat.ctypes.data + flat.itemsize * (np.cumsum(lengths) - lengths)
             group_rows[:, 3] = lengths
-            referenced[chosen.address] = chosen, marks, flat
+            referenced[matrix.address] = matrix, marks, flat
         return cls(rows, referenced)
 
     def reorder(self, pick: Any) -> SharedShortlists:

@@ -2,7 +2,7 @@
 
 A perceptron scores each token without context, and the scores are averaged by given weights: uniform ones,
 ones that it learns, or the frozen attention of the model. If the model's attention gives the best classifier,
-it says something about the tokens that holds outside of the model.
+its weights tell which tokens matter for the task, not only inside the model.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TokenPerceptron(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, tokens: Tensor, weights: Tensor | None) -> Tensor:
-        """Tokens and weights (batch, S) → scores (batch, labels). None: weights of its own."""
+        """Tokens and weights (batch, S) → scores (batch, labels). Without weights it computes its own."""
         hidden = torch.tanh(self.hidden(self.dropout(self.embedding(tokens))))  # (batch, S, width)
         if weights is None:
             energy = self.energy(hidden)[..., 0].masked_fill(tokens == PAD, -torch.inf)
@@ -105,13 +105,14 @@ def diagnostic_mlp(
     for name, value in {"repeats": repeats, "epochs": epochs}.items():
         arguments.integer(name, value)
     arguments.integer("seed", seed, 0)
-    sets = [_Texts.of(model, name, part) for name, part in (("train", train), ("test", test))]
+    train_texts, test_texts = _Texts.of(model, "train", train), _Texts.of(model, "test", test)
     accuracies: dict[str, list[float]] = {guide: [] for guide in GUIDES}
-    total = len(GUIDES) * repeats * epochs * len(sets[0].labels)
+    total = len(GUIDES) * repeats * epochs * len(train_texts.labels)
     with track(total, "diagnostic perceptron", "texts") if progress else nullcontext() as bar:
         for guide in GUIDES:
             for repeat in range(repeats):
-                accuracies[guide].append(_train(model, sets[0], sets[1], guide, seed + repeat, epochs, bar))
+                accuracy = _train(model, train_texts, test_texts, guide, seed + repeat, epochs, bar)
+                accuracies[guide].append(accuracy)
     return DiagnosticResult(**accuracies)
 
 
@@ -122,10 +123,10 @@ class _Texts:
     labels: Tensor  # (texts,)
 
     @classmethod
-    def of(cls, model: Classifier, name: str, part: tuple[Sequence[str], Sequence[str]]) -> _Texts:
-        if not isinstance(part, tuple) or len(part) != 2 or len(part[0]) != len(part[1]) or not len(part[0]):
+    def of(cls, model: Classifier, name: str, pair: tuple[Sequence[str], Sequence[str]]) -> _Texts:
+        if not isinstance(pair, tuple) or len(pair) != 2 or len(pair[0]) != len(pair[1]) or not len(pair[0]):
             raise DataError(f"{name} must be a pair of texts and as many labels")
-        texts, labels = part
+        texts, labels = pair
         index = {label: i for i, label in enumerate(model.labels)}
         if unknown := set(labels) - set(index):
             raise DataError(f"{name} has the label {min(unknown)!r}, which the model does not know")
@@ -133,9 +134,10 @@ class _Texts:
         attention = token_attention(texts, model)
         width = max(1, *map(len, ids))
         tokens, weights = torch.full((len(ids), width), PAD), torch.zeros(len(ids), width)
-        for row, (of_text, received) in enumerate(zip(ids, attention, strict=True)):
-            tokens[row, : len(of_text)] = torch.tensor(of_text, dtype=torch.long)
-            weights[row, : len(of_text)] = torch.tensor(received[: len(of_text)])  # without EOS
+        for row, (text_ids, text_weights) in enumerate(zip(ids, attention, strict=True)):
+            length = len(text_ids)
+            tokens[row, :length] = torch.tensor(text_ids, dtype=torch.long)
+            weights[row, :length] = torch.tensor(text_weights[:length])  # without EOS
         inside = (tokens != PAD).float()
         uniform = inside / inside.sum(1, keepdim=True).clamp(min=1)
         frozen = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)

@@ -17,25 +17,54 @@ function goldForm(model, { rerun }, draw) {
     event.preventDefault();
     const other = target.value.trim() !== state.target;
     set({ target: target.value.trim(), links: links.value.trim() });
-    if (other) rerun(); else draw();
+    if (other) rerun();
+    else draw();
   };
-  return el("details.gold", { open: state.links !== "" || state.target !== "" }, el("summary", "gold links"),
-    el("form.controls", { onsubmit: submit },
-      model.can?.includes("force") ? el("label.field.grow", "translation, if not the model's own ", target) : null,
+  return el(
+    "details.gold",
+    { open: state.links !== "" || state.target !== "" },
+    el("summary", "gold links"),
+    el(
+      "form.controls",
+      { onsubmit: submit },
+      model.can?.includes("force")
+        ? el("label.field.grow", "translation, if not the model's own ", target)
+        : null,
       el("label.field.grow", "links source-target, from 0; ? for possible ones ", links),
-      el("button.chip", { type: "submit" }, "draw")));
+      el("button.chip", { type: "submit" }, "draw"),
+    ),
+  );
 }
 
 export function alignmentView(run, model, actions) {
   const maps = run.maps.map((map, index) => ({ ...map, index })).filter((map) => map.kind === "cross");
-  let map = maps.find((m) => String(m.index) === state.map) ?? maps.find((m) => m.layer === model.alignment) ?? maps.at(-1);
-  let selected = state.row === "" ? -1 : Number(state.row), data = null, rows = [], columns = [];
+  let map =
+    maps.find((m) => String(m.index) === state.map) ??
+    maps.find((m) => m.layer === model.alignment) ??
+    maps.at(-1);
+  let selected = state.row === "" ? -1 : Number(state.row),
+    data = null,
+    rows = [],
+    columns = [];
 
-  const sub = el("p.reading"), score = el("p.score-line", { "aria-live": "polite" });
-  const lines = new Lines({ rowName: "translation", columnName: "source", onhover: (row) => choose(row, -1), onselect: pin });
-  const matrix = new Matrix({ label: "Attention of target words (rows) to source words (columns)", onmove: choose, onselect: pin, numbers: true });
+  const sub = el("p.reading"),
+    score = el("p.score-line", { "aria-live": "polite" });
+  const lines = new Lines({
+    rowName: "translation",
+    columnName: "source",
+    onhover: (row) => choose(row, -1),
+    onselect: pin,
+  });
+  const matrix = new Matrix({
+    label: "Attention of target words (rows) to source words (columns)",
+    onmove: choose,
+    onselect: pin,
+    numbers: true,
+  });
   const body = el("div.flow", lines.node, matrix.node);
-  const controls = el("div.controls"), merged = el("span"), trust = actions.trustLine(run);
+  const controls = el("div.controls"),
+    merged = el("span"),
+    trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: map.index, head: headOf(map), level: state.level }));
 
   function pin(row) {
@@ -54,13 +83,32 @@ export function alignmentView(run, model, actions) {
 
   function showControls() {
     controls.replaceChildren(
-      choice("layer", maps.map((m) => [m.index, String(m.layer + 1)]), map.index, (value) => {
-        map = maps.find((m) => String(m.index) === value);
-        set({ map: value });
-        load();
-      }),
-      ...(map.heads > 1 ? [choice("head", headOptions(map), headOf(map), (value) => { set({ head: value }); load(); }, true)] : []),
-      levelChips(state.level, level), ...(model.can?.includes("export") ? [menu] : []),
+      choice(
+        "layer",
+        maps.map((m) => [m.index, String(m.layer + 1)]),
+        map.index,
+        (value) => {
+          map = maps.find((m) => String(m.index) === value);
+          set({ map: value });
+          load();
+        },
+      ),
+      ...(map.heads > 1
+        ? [
+            choice(
+              "head",
+              headOptions(map),
+              headOf(map),
+              (value) => {
+                set({ head: value });
+                load();
+              },
+              true,
+            ),
+          ]
+        : []),
+      levelChips(state.level, level),
+      ...(model.can?.includes("export") ? [menu] : []),
     );
   }
 
@@ -76,17 +124,30 @@ export function alignmentView(run, model, actions) {
     score.replaceChildren();
     if (!state.links || !model.can?.includes("gold")) return;
     try {
-      const found = await api.gold(run, map.index, headOf(map), state.links);
+      const scored = await api.gold(run, map.index, headOf(map), state.links);
       const number = (entry) => (entry.special ? null : entry.tokens[0]);
       const at = (all, side, word) => {
         const first = side.words.filter((w) => !w.special)[word].tokens[0];
         return all.findIndex((entry) => number(entry) === first);
       };
-      matrix.mark(found.possible.map(([s, t]) => ({ row: at(rows, run.sides.target, t), column: at(columns, run.sides.source, s),
-        sure: found.sure.some(([a, b]) => a === s && b === t) })));
-      score.replaceChildren("AER ", el("b.num", found.aer.toFixed(3)),
-        el("span.dim", ` · precision ${found.precision.toFixed(3)} · recall ${found.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`));
-    } catch (error) { score.replaceChildren(el("span.error", { role: "alert" }, error.message)); }
+      matrix.mark(
+        scored.possible.map(([s, t]) => ({
+          row: at(rows, run.sides.target, t),
+          column: at(columns, run.sides.source, s),
+          sure: scored.sure.some(([a, b]) => a === s && b === t),
+        })),
+      );
+      score.replaceChildren(
+        "AER ",
+        el("b.num", scored.aer.toFixed(3)),
+        el(
+          "span.dim",
+          ` · precision ${scored.precision.toFixed(3)} · recall ${scored.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`,
+        ),
+      );
+    } catch (error) {
+      score.replaceChildren(el("span.error", { role: "alert" }, error.message));
+    }
   }
 
   async function load() {
@@ -97,16 +158,38 @@ export function alignmentView(run, model, actions) {
     data = merge(weights, map.columns, rows, columns);
     body.classList.toggle("stacked", columns.length > 16);
     const example = columns.find((entry) => entry.tokens.length > 1);
-    merged.textContent = state.level !== "words" ? "" : `A word is the sum of its source tokens${example ? ` (${example.text} = ${example.tokens.map((t) => token(run.sides.source.tokens[t])).join(" + ")})` : ""}, and the mean of its target tokens.`;
+    merged.textContent =
+      state.level !== "words"
+        ? ""
+        : `A word is the sum of its source tokens${example ? ` (${example.text} = ${example.tokens.map((t) => token(run.sides.source.tokens[t])).join(" + ")})` : ""}, and the mean of its target tokens.`;
     lines.show(data, rows, columns);
     matrix.show(data, rows, columns);
-    choose(selected >= 0 && selected < rows.length ? selected : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1), -1);
+    choose(
+      selected >= 0 && selected < rows.length
+        ? selected
+        : Math.min(matrix.row < 0 ? 0 : matrix.row, rows.length - 1),
+      -1,
+    );
     trust.update(map, headOf(map));
     await drawGold();
   }
 
-  load().catch((error) => { sub.textContent = error.message; });
-  return el("section.card",
-    el("header", el("h2", "Which source words the translation attends to"), el("p.dim", "Click a word of the translation."), controls),
-    sub, body, legend(merged), score, trust.node, ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []));
+  load().catch((error) => {
+    sub.textContent = error.message;
+  });
+  return el(
+    "section.card",
+    el(
+      "header",
+      el("h2", "Which source words the translation attends to"),
+      el("p.dim", "Click a word of the translation."),
+      controls,
+    ),
+    sub,
+    body,
+    legend(merged),
+    score,
+    trust.node,
+    ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []),
+  );
 }

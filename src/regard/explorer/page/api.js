@@ -16,17 +16,29 @@ async function answer(path, options = {}) {
     response = await fetch(new URL(path, BASE), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true });
+    throw Object.assign(new Error("The server does not answer. Is regard explore still running?"), {
+      unreachable: true,
+    });
   }
   if (response.ok) return response;
   let message = `The server answered with status ${response.status}.`;
-  try { message = (await response.json()).error ?? message; } catch { /* not JSON */ }
+  try {
+    message = (await response.json()).error ?? message;
+  } catch {
+    /* not JSON */
+  }
   throw Object.assign(new Error(message), { status: response.status });
 }
 
-const post = async (path, body, signal) => (await answer(path, {
-  method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
-})).json();
+const post = async (path, body, signal) =>
+  (
+    await answer(path, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    })
+  ).json();
 
 export const describeModel = async (progress, index) => (await answer(`model?index=${index || 0}`)).json();
 
@@ -41,7 +53,13 @@ async function ofRun(run, call) {
     return await call(run.id);
   } catch (error) {
     if (error.status !== 404 || !run.request) throw error;
-    run.renewed ??= post("runs", { ...run.request, base: undefined }).then(({ id }) => { run.id = id; }).finally(() => { run.renewed = null; });
+    run.renewed ??= post("runs", { ...run.request, base: undefined })
+      .then(({ id }) => {
+        run.id = id;
+      })
+      .finally(() => {
+        run.renewed = null;
+      });
     await run.renewed;
     return call(run.id);
   }
@@ -57,18 +75,24 @@ export const search = (request, signal) => post("search", request, signal);
 
 /** How far attention explains one output of a run. */
 export const trust = (run, row, attention) =>
-  ofRun(run, (id) => post("trust", { run: id, ...(row === null ? {} : { row }), ...(attention ? { attention } : {}) }));
+  ofRun(run, (id) =>
+    post("trust", { run: id, ...(row === null ? {} : { row }), ...(attention ? { attention } : {}) }),
+  );
 
 /** Gold links between words, and how well attention finds them. */
 export const gold = (run, map, head, links) =>
-  ofRun(run, (id) => post(`runs/${id}/maps/${map}/gold`, { links, ...(head === "mean" ? {} : { head: Number(head) }) }));
+  ofRun(run, (id) =>
+    post(`runs/${id}/maps/${map}/gold`, { links, ...(head === "mean" ? {} : { head: Number(head) }) }),
+  );
 
-export const diversity = async (run, map) => (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
+export const diversity = async (run, map) =>
+  (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
 
 /** Add the mean entropy and distance of its heads to every map of a run. */
 export function headStatistics(run) {
-  run.statistics ??= ofRun(run, (id) => answer(`runs/${id}/statistics`)).then((response) => response.json())
-    .then((all) => all.forEach((found, i) => Object.assign(run.maps[i], found)));
+  run.statistics ??= ofRun(run, (id) => answer(`runs/${id}/statistics`))
+    .then((response) => response.json())
+    .then((all) => all.forEach((numbers, i) => Object.assign(run.maps[i], numbers)));
   return run.statistics;
 }
 
@@ -77,12 +101,16 @@ export async function thumbnails(run) {
   const all = new Uint8Array(await bytes(run, "thumbnails"));
   let start = 0;
   return run.maps.map(({ heads: count, thumbnail: [rows, columns] }) =>
-    Array.from({ length: count }, () => all.subarray(start, start += rows * columns)));
+    Array.from({ length: count }, () => all.subarray(start, (start += rows * columns))),
+  );
 }
 
-/** The weights of one head, or of the mean of all ("mean"), or a stage before: Float32Array of rows × columns. */
+/**
+ * The weights of one head, or of the mean of all ("mean"), or a stage before: Float32Array of rows × columns.
+ */
 export function head(run, map, which, stage = "") {
-  const path = `maps/${map}/heads/${which}${stage ? `/stages/${stage}` : ""}`, key = `${run.id}/${path}`;
+  const path = `maps/${map}/heads/${which}${stage ? `/stages/${stage}` : ""}`,
+    key = `${run.id}/${path}`;
   if (!heads.has(key)) {
     const promise = bytes(run, path).then((buffer) => new Float32Array(buffer));
     heads.set(key, promise);

@@ -8,14 +8,30 @@ import { likeliest, probability } from "./format.js";
 import { headsView } from "./heads.js";
 import { readAddress, set, state } from "./state.js";
 
-const VERBS = { fill: "Fill", translate: "Translate", generate: "Continue", classify: "Classify", tag: "Tag", embed: "Embed" };
+const VERBS = {
+  fill: "Fill",
+  translate: "Translate",
+  generate: "Continue",
+  classify: "Classify",
+  tag: "Tag",
+  embed: "Embed",
+};
 const byId = (id) => document.getElementById(id);
-const page = Object.fromEntries(["tabs", "model", "ask", "text", "to", "beam", "go", "examples", "error", "output", "view"]
-  .map((id) => [id, byId(id)]));
+const page = Object.fromEntries(
+  ["tabs", "model", "ask", "text", "to", "beam", "go", "examples", "error", "output", "view"].map((id) => [
+    id,
+    byId(id),
+  ]),
+);
 
 // A view that is loaded when it is first shown has the name of its file.
 const VIEWS = {
-  alignment: { title: "Alignment", make: alignmentView, fits: (run) => run.maps.some((m) => m.kind === "cross"), only: "translate" },
+  alignment: {
+    title: "Alignment",
+    make: alignmentView,
+    fits: (run) => run.maps.some((m) => m.kind === "cross"),
+    only: "translate",
+  },
   heads: { title: "Heads", make: headsView },
   search: { title: "Search", file: "search", plain: true },
   whatif: { title: "What if", file: "whatif" },
@@ -24,20 +40,48 @@ const VIEWS = {
   mechanism: { title: "Mechanism", file: "mechanism", alone: true },
 };
 
-let model = null, current = null, running = null;
-const actions = { request: () => request(), runAgain: (changes) => runAgain(changes), force, rerun, show, trustLine };
-const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" }; // state of one text
+let model = null,
+  current = null,
+  running = null;
+const actions = {
+  request: () => request(),
+  runAgain: (changes) => runAgain(changes),
+  force,
+  rerun,
+  show,
+  trustLine,
+};
+// State of one text.
+const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" };
 
 function views() {
-  return Object.entries(VIEWS).filter(([name, view]) =>
-    (model?.views ? model.views.includes(name) : model?.task || view.alone) && (!view.only || view.only === model?.task));
+  return Object.entries(VIEWS).filter(
+    ([name, view]) =>
+      (model?.views ? model.views.includes(name) : model?.task || view.alone) &&
+      (!view.only || view.only === model?.task),
+  );
 }
 
 function showTabs() {
-  page.tabs.replaceChildren(...views().map(([name, view]) => el("button", {
-    role: "tab", id: `tab-${name}`, "aria-selected": name === state.view, "aria-controls": "view",
-    tabindex: name === state.view ? 0 : -1, onclick: () => show(name), onfocus: () => { if (name !== state.view) show(name); },
-  }, view.title)));
+  page.tabs.replaceChildren(
+    ...views().map(([name, view]) =>
+      el(
+        "button",
+        {
+          role: "tab",
+          id: `tab-${name}`,
+          "aria-selected": name === state.view,
+          "aria-controls": "view",
+          tabindex: name === state.view ? 0 : -1,
+          onclick: () => show(name),
+          onfocus: () => {
+            if (name !== state.view) show(name);
+          },
+        },
+        view.title,
+      ),
+    ),
+  );
 }
 
 /** Show a view of the current run. */
@@ -56,12 +100,19 @@ async function show(name) {
   page.output.hidden = !needsRun || !current;
   const empty = (text) => page.view.replaceChildren(el("p.empty", text));
   if (needsRun && !current) empty(running ? "Running…" : "Type a text and press Enter.");
-  else if (needsRun && !view.plain && !current.maps.length) empty("This model has no attention to show. Compare and Mechanism work without.");
+  else if (needsRun && !view.plain && !current.maps.length)
+    empty("This model has no attention to show. Compare and Mechanism work without.");
   else if (view.fits && !view.fits(current)) empty("This model has no attention between source and target.");
   else {
     try {
       view.make ??= (await import(`./${view.file}.js`)).view;
-    } catch { return showError(Object.assign(new Error("The server does not answer. Is regard explore still running?"), { unreachable: true })); }
+    } catch {
+      return showError(
+        Object.assign(new Error("The server does not answer. Is regard explore still running?"), {
+          unreachable: true,
+        }),
+      );
+    }
     if (state.view === name) page.view.replaceChildren(view.make(current, model, actions));
   }
 }
@@ -69,19 +120,47 @@ async function show(name) {
 /** A line beside a picture that summarizes the view Trust. */
 function trustLine(run) {
   const node = el("p.trust-line.dim");
-  return { node, async update(map, head) {
-    if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, head, show);
-  } };
+  return {
+    node,
+    async update(map, head) {
+      if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, head, show);
+    },
+  };
 }
 
 function showOutput(run) {
-  const out = run.output, parts = [answer(out)];
+  const out = run.output,
+    parts = [answer(out)];
   if ("logP" in out) {
-    parts.push(el("p.dim", "probability ", num(probability(out.logP)), " (of the whole output)", out.ended ? "" : ", cut off at the length limit"));
+    parts.push(
+      el(
+        "p.dim",
+        "probability ",
+        num(probability(out.logP)),
+        " (of the whole output)",
+        out.ended ? "" : ", cut off at the length limit",
+      ),
+    );
   }
   if (out.forced) {
-    parts.push(el("p.dim", "forced to begin with ", el("span", { dir: "auto" }, out.forced), " ",
-      el("button.chip", { onclick: () => { set({ prefix: "", pins: "", target: "", links: "", node: "" }); rerun(); } }, "release")));
+    parts.push(
+      el(
+        "p.dim",
+        "forced to begin with ",
+        el("span", { dir: "auto" }, out.forced),
+        " ",
+        el(
+          "button.chip",
+          {
+            onclick: () => {
+              set({ prefix: "", pins: "", target: "", links: "", node: "" });
+              rerun();
+            },
+          },
+          "release",
+        ),
+      ),
+    );
   }
   if (out.probabilities) parts.push(el("p.dim", likeliest(out.probabilities)));
   page.output.replaceChildren(...parts);
@@ -96,7 +175,10 @@ function showError(error) {
   page.error.hidden = !error;
   if (!error?.unreachable) return;
   polling = setTimeout(() => {
-    api.describeModel(null, state.model).then(() => (model ? submit() : location.reload())).catch((again) => showError(again));
+    api
+      .describeModel(null, state.model)
+      .then(() => (model ? submit() : location.reload()))
+      .catch((again) => showError(again));
   }, 2000);
 }
 
@@ -117,7 +199,7 @@ function submit() {
 /** Run the text of the address and show it. */
 async function rerun() {
   running?.abort();
-  const mine = running = new AbortController();
+  const mine = (running = new AbortController());
   page.go.disabled = true;
   page.view.setAttribute("aria-busy", "true");
   try {
@@ -137,8 +219,13 @@ async function rerun() {
 }
 
 function request(more = {}) {
-  return { text: state.text, beam: Number(state.beam) || 1, ...(state.to ? { to: state.to } : {}),
-    ...(state.model ? { model: Number(state.model) } : {}), ...more };
+  return {
+    text: state.text,
+    beam: Number(state.beam) || 1,
+    ...(state.to ? { to: state.to } : {}),
+    ...(state.model ? { model: Number(state.model) } : {}),
+    ...more,
+  };
 }
 
 /** What the output is forced to: a whole translation, or its first tokens. */
@@ -152,28 +239,69 @@ const runAgain = (changes) => api.runAgainst(current, request({ ...forced(), cha
 
 /** Start the output with these token ids, in every view; those from step `from` on are new. */
 function force(prefix, from) {
-  const steps = [...state.pins.split(",").filter((step) => step && Number(step) < from), ...prefix.map((_, i) => i + 1).filter((step) => step >= from)];
-  set({ prefix: prefix.join(","), pins: steps.join(","), target: "", links: "", node: "", row: "", token: "" });
+  const steps = [
+    ...state.pins.split(",").filter((step) => step && Number(step) < from),
+    ...prefix.map((_, i) => i + 1).filter((step) => step >= from),
+  ];
+  set({
+    prefix: prefix.join(","),
+    pins: steps.join(","),
+    target: "",
+    links: "",
+    node: "",
+    row: "",
+    token: "",
+  });
   return rerun();
 }
 
 function showModel() {
   const { source, target, choices } = model.languages;
   const direction = source && target ? `${source} → ${target}` : null; // of several languages, a field has the choice
-  const size = model.parameters >= 1e6 ? `${(model.parameters / 1e6).toFixed(1)} M` : `${Math.round(model.parameters / 1e3)} k`;
+  const size =
+    model.parameters >= 1e6
+      ? `${(model.parameters / 1e6).toFixed(1)} M`
+      : `${Math.round(model.parameters / 1e3)} k`;
   const name = model.choices // another one is another page: nothing of this text belongs to it
-    ? choice("model", model.choices, state.model || "0", (index) => { location.search = index === "0" ? "" : `?model=${index}`; }, true)
+    ? choice(
+        "model",
+        model.choices,
+        state.model || "0",
+        (index) => {
+          location.search = index === "0" ? "" : `?model=${index}`;
+        },
+        true,
+      )
     : `${model.name} · `;
   page.model.replaceChildren(name, [model.kind, direction, `${size} parameters`].filter(Boolean).join(" · "));
   document.title = `${model.name} · regard explorer`;
   page.go.textContent = VERBS[model.task];
-  page.to.replaceChildren(el("option", { value: "" }, "auto"), ...choices.map((code) => el("option", { value: code }, code)));
+  page.to.replaceChildren(
+    el("option", { value: "" }, "auto"),
+    ...choices.map((code) => el("option", { value: code }, code)),
+  );
   byId("to-field").hidden = !choices.length;
   byId("beam-field").hidden = !["translate", "generate"].includes(model.task);
-  page.beam.replaceChildren(...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))));
-  page.examples.replaceChildren(...model.examples.map((text) => el("button", {
-    class: "chip", dir: "auto", onclick: () => { page.text.value = text; fit(page.text); submit(); },
-  }, text)));
+  page.beam.replaceChildren(
+    ...Array.from({ length: model.limits.beam }, (_, i) => el("option", { value: i + 1 }, String(i + 1))),
+  );
+  page.examples.replaceChildren(
+    ...model.examples.map((text) =>
+      el(
+        "button",
+        {
+          class: "chip",
+          dir: "auto",
+          onclick: () => {
+            page.text.value = text;
+            fit(page.text);
+            submit();
+          },
+        },
+        text,
+      ),
+    ),
+  );
 }
 
 /** Show the parts of a text in backquotes as code. */
@@ -186,13 +314,26 @@ async function withToken(call, again = false) {
   } catch (error) {
     if (error.status !== 401) throw error;
     const input = el("input", { type: "password", id: "token", required: true, autocomplete: "off" });
-    const form = el("form.controls", el("label.field", { for: "token" }, "Token of this server"), input,
-      el("button.primary", { type: "submit" }, "Open"));
+    const form = el(
+      "form.controls",
+      el("label.field", { for: "token" }, "Token of this server"),
+      input,
+      el("button.primary", { type: "submit" }, "Open"),
+    );
     page.ask.hidden = true;
     showError(again ? new Error("This is not the server's token.") : null);
     page.view.replaceChildren(form);
     input.focus();
-    await new Promise((resolve) => { form.addEventListener("submit", (event) => { event.preventDefault(); resolve(); }, { once: true }); });
+    await new Promise((resolve) => {
+      form.addEventListener(
+        "submit",
+        (event) => {
+          event.preventDefault();
+          resolve();
+        },
+        { once: true },
+      );
+    });
     api.setToken(input.value);
     page.view.replaceChildren();
     showError(null);
@@ -209,7 +350,10 @@ function showProgress(part) {
 
 async function start() {
   readAddress();
-  page.ask.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+  page.ask.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
   field(page.text, submit);
   rove(page.tabs, "button");
   try {

@@ -22,9 +22,21 @@ export function matches(a, b) {
 /** The output of a model; what `other` does not have is marked. */
 export function answer(out, other = out) {
   const tag = (i) => (out.tags[i] === other.tags[i] ? out.tags[i] : el("ins", out.tags[i]));
-  const shown = out.tags ? out.words.flatMap((word, i) => [i ? " " : "", word, out.tags[i] === "O" && other.tags[i] === "O" ? "" : el("span.tag", tag(i))])
-    : out.width ? `a vector of ${out.width} numbers` : out.text === undefined ? out.label || "(no label)"
-      : other !== out ? marked(other.text, out.text) : out.prompt ? [el("span.prompt", out.prompt), out.text] : out.text || "(nothing)";
+  const shown = out.tags
+    ? out.words.flatMap((word, i) => [
+        i ? " " : "",
+        word,
+        out.tags[i] === "O" && other.tags[i] === "O" ? "" : el("span.tag", tag(i)),
+      ])
+    : out.width
+      ? `a vector of ${out.width} numbers`
+      : out.text === undefined
+        ? out.label || "(no label)"
+        : other !== out
+          ? marked(other.text, out.text)
+          : out.prompt
+            ? [el("span.prompt", out.prompt), out.text]
+            : out.text || "(nothing)";
   return el("p.answer", { dir: "auto" }, shown);
 }
 
@@ -33,7 +45,11 @@ const split = (text) => text.trim().match(/\s*(?:[\p{L}\p{M}\p{N}]+(?:['’][\p{
 
 /** The words of `after`, those that `before` does not share marked. */
 export function marked(before, after) {
-  const words = split(after), plain = (list) => list.map((word) => word.trim());
+  const words = split(after),
+    plain = (list) => list.map((word) => word.trim());
   const shared = new Set(matches(plain(split(before)), plain(words)).map(([, j]) => j));
-  return words.flatMap((word, i) => [word.slice(0, -word.trim().length), shared.has(i) ? word.trim() : el("ins", word.trim())]);
+  return words.flatMap((word, i) => [
+    word.slice(0, -word.trim().length),
+    shared.has(i) ? word.trim() : el("ins", word.trim()),
+  ]);
 }

@@ -4,8 +4,10 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** Create an element: el("p.dim", "text"), el("button.chip", { onclick: f }, "text", child, …). */
 export function el(selector, ...content) {
-  const [name, ...classes] = selector.split("."), attributes = content[0]?.constructor === Object ? content.shift() : {};
-  const node = name === "svg" || name === "path" ? document.createElementNS(SVG, name) : document.createElement(name);
+  const [name, ...classes] = selector.split("."),
+    attributes = content[0]?.constructor === Object ? content.shift() : {};
+  const node =
+    name === "svg" || name === "path" ? document.createElementNS(SVG, name) : document.createElement(name);
   if (name === "button") node.type = "button";
   if (classes.length) node.classList.add(...classes);
   for (const [key, value] of Object.entries(attributes)) {
@@ -36,13 +38,22 @@ export const legend = (...content) => el("p.legend.dim", "0", el("i"), "1", ...c
 /** A line for an error; `fail(problem)` shows it. */
 export function errorLine() {
   const node = el("p.error", { role: "alert", hidden: true });
-  return [node, (problem) => { node.textContent = problem.message; node.hidden = false; }];
+  return [
+    node,
+    (problem) => {
+      node.textContent = problem.message;
+      node.hidden = false;
+    },
+  ];
 }
 
 /** A select of [value, text] pairs; a `hidden` label is for screen readers only. */
 export function choice(label, options, value, onchange, hidden = false) {
-  const select = el("select", { "aria-label": label, onchange: () => onchange(select.value) },
-    options.map(([key, text]) => el("option", { value: key }, text)));
+  const select = el(
+    "select",
+    { "aria-label": label, onchange: () => onchange(select.value) },
+    options.map(([key, text]) => el("option", { value: key }, text)),
+  );
   select.value = String(value);
   return el("label.field", hidden ? "" : `${label} `, select);
 }
@@ -54,8 +65,12 @@ export function chip(text, pressed, onclick) {
 
 /** Two toggle buttons for words and tokens. */
 export function levelChips(level, onchange) {
-  return el("span.toggle", { role: "group", "aria-label": "Units" },
-    chip("words", level === "words", () => onchange("words")), chip("tokens", level !== "words", () => onchange("tokens")));
+  return el(
+    "span.toggle",
+    { role: "group", "aria-label": "Units" },
+    chip("words", level === "words", () => onchange("words")),
+    chip("tokens", level !== "words", () => onchange("tokens")),
+  );
 }
 
 /** Make a text field as high as its text. */
@@ -68,7 +83,10 @@ export function fit(node) {
 export function field(node, onenter) {
   node.addEventListener("input", () => fit(node));
   node.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); onenter(); }
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      onenter();
+    }
   });
 }
 
@@ -76,7 +94,9 @@ let pending = 0;
 /** Announce a reading to screen readers, once the pointer or the keys rest. */
 export function announce(text) {
   clearTimeout(pending);
-  pending = setTimeout(() => { document.getElementById("live").textContent = text; }, 150);
+  pending = setTimeout(() => {
+    document.getElementById("live").textContent = text;
+  }, 150);
 }
 
 /** Arrow keys move the focus among the items of a container; Home and End go to the ends. */
@@ -93,6 +113,9 @@ export function rove(container, selector) {
     }
     if (event.key === "Home") next = items[0];
     if (event.key === "End") next = items.at(-1);
-    if (next) { event.preventDefault(); next.focus(); }
+    if (next) {
+      event.preventDefault();
+      next.focus();
+    }
   });
 }

@@ -13,28 +13,50 @@ async function png(svg) {
   await image.decode();
   const canvas = el("canvas", { width: SHARP * image.width, height: SHARP * image.height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
+  return new Promise((resolve) => {
+    canvas.toBlob(resolve, "image/png");
+  });
 }
 
 /** A menu; `picture()` returns {run, map, head, level} of what is shown. */
 export function exportMenu(picture) {
   const status = el("span.dim");
   async function save(format) {
-    const { run, map, head, level } = picture(), { kind, layer } = run.maps[map];
+    const { run, map, head, level } = picture(),
+      { kind, layer } = run.maps[map];
     status.textContent = "…";
     try {
       const blob = await api.file(run, map, head, level, format === "png" ? "svg" : format);
       const url = URL.createObjectURL(format === "png" ? await png(blob) : blob);
-      const name = format === "npz" ? "attention" : `${kind}-${layer + 1}-${head === "mean" ? "mean" : `head-${Number(head) + 1}`}`;
+      const name =
+        format === "npz"
+          ? "attention"
+          : `${kind}-${layer + 1}-${head === "mean" ? "mean" : `head-${Number(head) + 1}`}`;
       el("a", { href: url, download: `${name}.${format}` }).click();
       setTimeout(() => URL.revokeObjectURL(url), 10_000);
       status.textContent = "";
       announce(`saved ${name}.${format}`);
       menu.open = false;
-    } catch (error) { status.textContent = error.message; }
+    } catch (error) {
+      status.textContent = error.message;
+    }
   }
-  const menu = el("details.menu", el("summary.chip", "export"),
-    el("div", Object.entries(FORMATS).map(([format, name]) => el("button.chip", { onclick: () => save(format) }, name)), status));
-  menu.addEventListener("keydown", (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); } });
+  const menu = el(
+    "details.menu",
+    el("summary.chip", "export"),
+    el(
+      "div",
+      Object.entries(FORMATS).map(([format, name]) =>
+        el("button.chip", { onclick: () => save(format) }, name),
+      ),
+      status,
+    ),
+  );
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      menu.open = false;
+      menu.firstChild.focus();
+    }
+  });
   return menu;
 }

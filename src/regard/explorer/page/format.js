@@ -2,19 +2,35 @@
 
 const NAMES = { "<s>": "start", "</s>": "end", "<pad>": "padding", "<unk>": "unknown" };
 
-export const KINDS = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention", pooling: "Attention pooling" };
+export const KINDS = {
+  encoder: "Encoder self-attention",
+  decoder: "Decoder self-attention",
+  cross: "Cross-attention",
+  pooling: "Attention pooling",
+};
 
 /** The name of an attention map, of one of its heads or of their mean, from 1. */
 export function mapName({ kind, layer, heads }, head = null) {
-  const which = head === null ? "" : head === "mean" ? (heads > 1 ? ", mean of heads" : "") : `, head ${Number(head) + 1}`;
+  const which =
+    head === null
+      ? ""
+      : head === "mean"
+        ? heads > 1
+          ? ", mean of heads"
+          : ""
+        : `, head ${Number(head) + 1}`;
   return `${KINDS[kind]}, layer ${layer + 1}${which}`;
 }
 
 /** The heads of a map as options, their mean first. */
-export const headOptions = ({ heads }) => [["mean", "mean of heads"], ...Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`])];
+export const headOptions = ({ heads }) => [
+  ["mean", "mean of heads"],
+  ...Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`]),
+];
 
 /** The largest finite magnitude; a map may have too many values for Math.max(...values). */
-export const largest = (values) => values.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 1e-6);
+export const largest = (values) =>
+  values.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 1e-6);
 
 /** A token without its word-boundary mark; special tokens by name. */
 export function token(text) {
@@ -27,13 +43,19 @@ export function token(text) {
 export const marksWords = (tokens) => tokens.some((text) => /^[▁Ġ]./u.test(text));
 
 /** A token among others: with marks, one that continues a word starts with a hyphen. */
-export const part = (text, marks) => (marks && /^[\p{L}\p{M}\p{N}]/u.test(text) ? `‑${token(text)}` : token(text));
+export const part = (text, marks) =>
+  marks && /^[\p{L}\p{M}\p{N}]/u.test(text) ? `‑${token(text)}` : token(text);
 
 export const weight = (w) => (w >= 0.0005 || w === 0 ? w.toFixed(3) : w.toExponential(1));
-export const percent = (p) => (p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %");
+export const percent = (p) =>
+  p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %";
 
 /** The likeliest labels in one line. */
-export const likeliest = (labels) => Object.entries(labels).slice(0, 4).map(([label, p]) => `${label} ${percent(p)}`).join(" · ");
+export const likeliest = (labels) =>
+  Object.entries(labels)
+    .slice(0, 4)
+    .map(([label, p]) => `${label} ${percent(p)}`)
+    .join(" · ");
 
 /** A probability given as its logarithm. */
 export function probability(logP) {
@@ -43,7 +65,10 @@ export function probability(logP) {
 
 /** The largest entries of a row, as indices; what remains of the mass is `rest`. */
 export function top(row, count) {
-  const order = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, count).filter((i) => row[i] > 0);
+  const order = [...row.keys()]
+    .sort((a, b) => row[b] - row[a])
+    .slice(0, count)
+    .filter((i) => row[i] > 0);
   const total = row.reduce((sum, w) => sum + w, 0);
   return { order, rest: Math.max(0, total - order.reduce((sum, i) => sum + row[i], 0)) };
 }

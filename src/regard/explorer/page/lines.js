@@ -8,7 +8,8 @@ const SHOWN = 8; // curves per word
 const LONG = 60; // words of both texts; longer texts scroll
 
 function visible(item, container) {
-  const a = item.getBoundingClientRect(), b = container.getBoundingClientRect();
+  const a = item.getBoundingClientRect(),
+    b = container.getBoundingClientRect();
   return a.bottom > b.top + 4 && a.top < b.bottom - 4;
 }
 
@@ -24,12 +25,15 @@ export class Lines {
     this.queries = el("div.side", { role: "group", "aria-label": rowName });
     const names = [el("p.side-name", columnName), el("p.side-name", rowName)];
     const gap = el("div.gap");
-    const parts = above ? [names[0], this.keys, gap, this.queries, names[1]] : [names[1], this.queries, gap, this.keys, names[0]];
+    const parts = above
+      ? [names[0], this.keys, gap, this.queries, names[1]]
+      : [names[1], this.queries, gap, this.keys, names[0]];
     this.above = above;
     this.node = el("div.lines", parts, this.svg);
     rove(this.queries, "button");
     new ResizeObserver(() => this.draw()).observe(this.node);
-    for (const side of [this.keys, this.queries]) side.addEventListener("scroll", () => this.draw(), { passive: true });
+    for (const side of [this.keys, this.queries])
+      side.addEventListener("scroll", () => this.draw(), { passive: true });
   }
 
   show(weights, rows, columns) {
@@ -37,22 +41,52 @@ export class Lines {
     Object.assign(this, { weights, rows, columns });
     this.node.classList.toggle("long", rows.length + columns.length > LONG);
     if (!same) {
-      const sentence = (all) => direction(all.filter((entry) => !entry.special).map((entry) => entry.text).join(" "));
+      const sentence = (all) =>
+        direction(
+          all
+            .filter((entry) => !entry.special)
+            .map((entry) => entry.text)
+            .join(" "),
+        );
       this.keys.dir = sentence(columns);
       this.queries.dir = sentence(rows);
-      this.keys.replaceChildren(...columns.map((entry) =>
-        el("span", { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" }, entry.text)));
-      this.queries.replaceChildren(...rows.map((entry, i) => el("button", {
-        class: entry.special ? "word special" : "word", dir: "auto", "aria-pressed": "false",
-        tabindex: i === Math.max(0, this.row) ? 0 : -1,
-        onpointerenter: () => this.onhover?.(i), onfocus: () => this.onhover?.(i), onclick: () => this.onselect?.(i),
-      }, entry.text)));
+      this.keys.replaceChildren(
+        ...columns.map((entry) =>
+          el(
+            "span",
+            { class: entry.special ? "word special" : "word", role: "listitem", dir: "auto" },
+            entry.text,
+          ),
+        ),
+      );
+      this.queries.replaceChildren(
+        ...rows.map((entry, i) =>
+          el(
+            "button",
+            {
+              class: entry.special ? "word special" : "word",
+              dir: "auto",
+              "aria-pressed": "false",
+              tabindex: i === Math.max(0, this.row) ? 0 : -1,
+              onpointerenter: () => this.onhover?.(i),
+              onfocus: () => this.onhover?.(i),
+              onclick: () => this.onselect?.(i),
+            },
+            entry.text,
+          ),
+        ),
+      );
     }
     this.draw();
   }
 
   choose(row) {
-    for (const [i, on] of [[this.row, false], [0, false], [row, true]]) { // only these: a text may have 500 words
+    for (const [i, on] of [
+      [this.row, false],
+      [0, false],
+      [row, true],
+    ]) {
+      // only these: a text may have 500 words
       const button = this.queries.children[i];
       button?.setAttribute("aria-pressed", String(on));
       if (button) button.tabIndex = on ? 0 : -1;
@@ -64,10 +98,12 @@ export class Lines {
 
   /** Scroll to the key with the largest weight, and to the chosen word if it is out of sight. */
   reveal(row) {
-    const { length } = this.columns, key = this.keys.children[top(this.weights.subarray(row * length, (row + 1) * length), 1).order[0]];
+    const { length } = this.columns,
+      key = this.keys.children[top(this.weights.subarray(row * length, (row + 1) * length), 1).order[0]];
     if (key) this.keys.scrollTop = key.offsetTop - this.keys.clientHeight / 2;
     const query = this.queries.children[row];
-    if (!visible(query, this.queries)) this.queries.scrollTop = query.offsetTop - this.queries.clientHeight / 2;
+    if (!visible(query, this.queries))
+      this.queries.scrollTop = query.offsetTop - this.queries.clientHeight / 2;
   }
 
   draw() {
@@ -78,18 +114,26 @@ export class Lines {
     const from = this.queries.children[this.row];
     if (!from || !this.columns.length || !visible(from, this.queries)) return;
     const row = this.weights.subarray(this.row * keys.length, (this.row + 1) * keys.length);
-    const box = this.node.getBoundingClientRect(), a = from.getBoundingClientRect();
-    const x = a.left + a.width / 2 - box.left, y = (this.above ? a.top : a.bottom) - box.top;
+    const box = this.node.getBoundingClientRect(),
+      a = from.getBoundingClientRect();
+    const x = a.left + a.width / 2 - box.left,
+      y = (this.above ? a.top : a.bottom) - box.top;
     for (const i of top(row, SHOWN).order.reverse()) {
       if (row[i] < 0.01) continue;
       this.shaded.push(keys[i]);
       keys[i].style.background = `rgb(var(--hot) / ${(alpha(row[i]) * 0.4).toFixed(3)})`;
       if (!visible(keys[i], this.keys)) continue;
       const b = keys[i].getBoundingClientRect();
-      const u = b.left + b.width / 2 - box.left, v = (this.above ? b.bottom : b.top) - box.top;
+      const u = b.left + b.width / 2 - box.left,
+        v = (this.above ? b.bottom : b.top) - box.top;
       const middle = (y + v) / 2;
-      this.svg.append(el("path", { d: `M${x} ${y}C${x} ${middle} ${u} ${middle} ${u} ${v}`,
-        "stroke-width": (0.8 + 6 * row[i]).toFixed(2), opacity: alpha(row[i]).toFixed(3) }));
+      this.svg.append(
+        el("path", {
+          d: `M${x} ${y}C${x} ${middle} ${u} ${middle} ${u} ${v}`,
+          "stroke-width": (0.8 + 6 * row[i]).toFixed(2),
+          opacity: alpha(row[i]).toFixed(3),
+        }),
+      );
     }
   }
 }

@@ -2,13 +2,27 @@
 
 const DEFAULTS = {
   model: "", // index, where several can be chosen
-  view: "", text: "", to: "", beam: "1", map: "", head: "mean", row: "", level: "words", kind: "all",
-  stage: "", entropy: "", distance: "", // of heads
-  prefix: "", pins: "", // token ids of the beginning, and the steps that the user forced
-  node: "", pruned: "", // of the search: the chosen node, whether pruned nodes are shown
+  view: "",
+  text: "",
+  to: "",
+  beam: "1",
+  map: "",
+  head: "mean",
+  row: "",
+  level: "words",
+  kind: "all",
+  stage: "",
+  entropy: "",
+  distance: "", // of heads
+  prefix: "",
+  pins: "", // token ids of the beginning, and the steps that the user forced
+  node: "",
+  pruned: "", // of the search: the chosen node, whether pruned nodes are shown
   token: "", // the output token that the view Trust explains
-  target: "", links: "", // a given translation, and gold links
-  mode: "", other: "", // of the comparison
+  target: "",
+  links: "", // a given translation, and gold links
+  mode: "",
+  other: "", // of the comparison
   changes: "", // of What if, as JSON
   attention: "", // the map that the view Trust tests
   mechanism: "", // as JSON
@@ -24,16 +38,26 @@ export function readAddress() {
 export function set(changes) {
   for (const [key, value] of Object.entries(changes)) state[key] = String(value);
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(state)) if (value !== DEFAULTS[key] && value.length <= LONGEST) query.set(key, value);
+  for (const [key, value] of Object.entries(state))
+    if (value !== DEFAULTS[key] && value.length <= LONGEST) query.set(key, value);
   const text = query.toString();
-  try { history.replaceState(null, "", text ? `?${text}` : location.pathname); } catch { /* a page from a file has no such address */ }
+  try {
+    history.replaceState(null, "", text ? `?${text}` : location.pathname);
+  } catch {
+    /* a page from a file has no such address */
+  }
 }
 
 /** The index of the map that the address names, and its head; else those given, and the mean. */
-export const mapIndex = (run, other) => (state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : other);
+export const mapIndex = (run, other) =>
+  state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : other;
 export const headOf = (map) => (Number(state.head) < map.heads ? state.head : "mean");
 
 /** A value of the address that is JSON; null if it is missing or broken. */
 export function stored(key) {
-  try { return JSON.parse(state[key]); } catch { return null; }
+  try {
+    return JSON.parse(state[key]);
+  } catch {
+    return null;
+  }
 }

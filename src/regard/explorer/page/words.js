@@ -14,12 +14,15 @@ export function entries(side, level) {
 
 /** The entries of the rows and columns of a map. */
 export const axes = (run, map, level) => [
-  entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows)), entries(run.sides[map.columnSide], level)];
+  entries(run.sides[map.rowSide], level).filter((entry) => entry.tokens.every((t) => t < map.rows)),
+  entries(run.sides[map.columnSide], level),
+];
 
 /** Merge weights (rows × columns of tokens) into weights between entries. */
 export function merge(weights, columnCount, rows, columns) {
   const single = (entry, i) => entry.tokens.length === 1 && entry.tokens[0] === i;
-  if (columns.length === columnCount && rows.every(single) && columns.every(single)) return weights.subarray(0, rows.length * columnCount);
+  if (columns.length === columnCount && rows.every(single) && columns.every(single))
+    return weights.subarray(0, rows.length * columnCount);
   const merged = new Float32Array(rows.length * columns.length);
   rows.forEach((row, r) => {
     columns.forEach((column, c) => {
@@ -33,15 +36,22 @@ export function merge(weights, columnCount, rows, columns) {
 
 /** The text of an entry, with a number if there are several: "to (2nd)". */
 function called(all, i) {
-  const same = all.filter(({ text }) => text === all[i].text), at = same.indexOf(all[i]) + 1;
+  const same = all.filter(({ text }) => text === all[i].text),
+    at = same.indexOf(all[i]) + 1;
   return same.length < 2 ? all[i].text : `${all[i].text} (${at}${["st", "nd", "rd"][at - 1] ?? "th"})`;
 }
 
 /** Write into `node`, and announce, what a row attends to, and the weight of a chosen column. */
 export function readRow(node, data, rows, columns, row, column, count = 4) {
   const values = data.subarray(row * columns.length, (row + 1) * columns.length);
-  const [name, text, listed] = reading(called(rows, row), values, columns.map((_, i) => called(columns, i)), count);
-  const exact = column < 0 ? "" : `${inside(called(columns, column))}: ${weight(values[column])}`, parts = text.split(" · ");
+  const [name, text, listed] = reading(
+    called(rows, row),
+    values,
+    columns.map((_, i) => called(columns, i)),
+    count,
+  );
+  const exact = column < 0 ? "" : `${inside(called(columns, column))}: ${weight(values[column])}`,
+    parts = text.split(" · ");
   const at = listed.indexOf(column); // its number is in the list already
   if (exact) parts[at < 0 ? parts.length : at] = bold(at < 0 ? exact : parts[at]);
   node.replaceChildren(bold(name), " attends to ", ...parts.flatMap((part, i) => [i ? " · " : "", part]));

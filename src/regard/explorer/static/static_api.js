@@ -1,18 +1,30 @@
-// The answers of the translator in a worker, in the form of a server's; see page/api.js, which this replaces in a static site.
+// The answers of the translator in a worker, in the form of a server's; see page/api.js, which this replaces
+// in a static site.
 
 const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
 const waiting = new Map();
-let count = 0, watch = null;
+let count = 0,
+  watch = null;
 
 worker.addEventListener("message", ({ data: { id, result, error, progress } }) => {
-  if (progress !== undefined) { watch?.(progress); return; }
+  if (progress !== undefined) {
+    watch?.(progress);
+    return;
+  }
   const { resolve, reject } = waiting.get(id);
   waiting.delete(id);
-  if (error) reject(Object.assign(error.name === "AbortError" ? new DOMException(error.message, error.name) : new Error(error.message), { status: error.status }));
+  if (error)
+    reject(
+      Object.assign(
+        error.name === "AbortError" ? new DOMException(error.message, error.name) : new Error(error.message),
+        { status: error.status },
+      ),
+    );
   else resolve(result);
 });
 worker.addEventListener("error", (event) => {
-  const message = event.message ?? "The translator could not be loaded; a page opened from a file needs a web server.";
+  const message =
+    event.message ?? "The translator could not be loaded; a page opened from a file needs a web server.";
   for (const { reject } of waiting.values()) reject(new Error(message));
   waiting.clear();
 });
@@ -34,7 +46,8 @@ export function describeModel(progress = null) {
   return call("describe", []);
 }
 
-export const run = async (request, signal) => Object.assign(await call("run", [request], signal), { request });
+export const run = async (request, signal) =>
+  Object.assign(await call("run", [request], signal), { request });
 
 /** Call with the id of a run; one that is no longer in memory is run again first. */
 async function ofRun(run, method, ...args) {
@@ -48,11 +61,13 @@ async function ofRun(run, method, ...args) {
 }
 
 /** Run a text again with a base, for what changed attention does. */
-export const runAgainst = async (base, request) => Object.assign(await ofRun(base, "runAgainst", request), { request });
+export const runAgainst = async (base, request) =>
+  Object.assign(await ofRun(base, "runAgainst", request), { request });
 export const headStatistics = async () => {}; // the maps of a run have them
 export const thumbnails = (run) => ofRun(run, "thumbnails");
 
-const heads = new Map(), KEPT = 64;
+const heads = new Map(),
+  KEPT = 64;
 
 /** The exact weights of one head, or of the mean of all ("mean"): Float32Array of rows × columns. */
 export function head(run, map, which) {
@@ -68,8 +83,10 @@ export function head(run, map, which) {
 
 /** The exact weights of one row in every head: Float32Array of heads × columns. */
 export async function row(run, map, index) {
-  const { heads: count, columns } = run.maps[map], all = new Float32Array(count * columns);
-  for (let h = 0; h < count; h++) all.set((await head(run, map, h)).subarray(index * columns, (index + 1) * columns), h * columns);
+  const { heads: count, columns } = run.maps[map],
+    all = new Float32Array(count * columns);
+  for (let h = 0; h < count; h++)
+    all.set((await head(run, map, h)).subarray(index * columns, (index + 1) * columns), h * columns);
   return all;
 }
 
