@@ -17,7 +17,7 @@ from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.pipelines.align import View, align, align_words, best_view, clearest_view
 from regard.pipelines.alignment_head import AlignmentHead
-from regard.pipelines.word_links import LinkSelection, flipped, grow_diag_final_and, pharaoh
+from regard.pipelines.word_links import LinkSelection, flipped, grow_diag, grow_diag_final_and, pharaoh
 from tests.models.small import DECODERS, ENCODERS
 
 SOURCES = ["ein kleiner Hund läuft", "", "zwei Hunde laufen 🐕", "Hund", "läuft ein Hund"]
@@ -84,14 +84,15 @@ def test_layer_head_shift_and_threshold_are_passed_on(run, made):
 def test_two_directions_are_joined(run, made):
     path, model, back = made
     forward, backward = align(SOURCES, TARGETS, model), [flipped(b) for b in align(TARGETS, SOURCES, back)]
-    for name, join in (("grow-diag-final-and", grow_diag_final_and), ("intersection", frozenset.__and__)):
+    ways = {"grow-diag": grow_diag, "grow-diag-final-and": grow_diag_final_and}
+    for name, join in (ways | {"intersection": frozenset.__and__}).items():
         _, out, _ = run(
             "-i",
             path / "src",
             path / "tgt.gz",
             "--reverse",
             path / "backward",
-            "--join",
+            "--symmetrize",
             name,
             "--model",
             path / "forward",
@@ -179,17 +180,14 @@ def test_show_draws_each_pair_above_its_links(run, made):
             "--layer must be an integer from 0, or best, got 'first'",
         ),
         (("forward", "src", "tgt.gz", "--layer", "best", "--shift"), "leave --head and --shift out"),
-        (
-            ("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"),
-            "two ways to select links; give one",
-        ),
+        (("forward", "src", "tgt.gz", "--symmetrize", "union"), "regard align --reverse MODEL"),
         (("blind", "src", "tgt.gz", "--layer", "best"), "no cross-attention"),
         (
             ("forward", "src", "tgt.gz", "--head", "first"),
             "--head must be an integer from 0, or best, got 'first'",
         ),
         (("forward", "src", "tgt.gz", "--head", "best", "--layer", "0"), "leave --layer out"),
-        (("forward", "src", "tgt.gz", "--join", "some"), "got 'some'"),
+        (("forward", "src", "tgt.gz", "--symmetrize", "some"), "got 'some'"),
         (("forward", "src", "tgt.gz", "--json"), "--gold FILE"),
         (("forward", "src", "tgt.gz", "--gold", "outside"), "gold link 7-1 of sentence 1"),
         (("forward", "src", "tgt.gz", "--output", "no/where"), "its folder does not exist"),
@@ -242,6 +240,9 @@ def test_heads_are_learned_from_links_stored_with_the_models_and_used(made, run)
     assert code == 0 and out == lines(align(SOURCES, TARGETS, forward, view=head))
     code, out, _ = run(*files, "--learned")
     assert code == 0 and len(out.splitlines()) == 5 and out.splitlines()[1] == ""
+    one = ("-i", path / "src", path / "tgt.gz", "--model", path / "forward")
+    code, _, errors = run(*one, "--learned", "--symmetrize", "union")
+    assert code == 2 and "--learned aligns in one direction" in errors
     code, _, errors = run(*files, "--learned", "--layer", 0)
     assert code == 2 and "leave out --learn, --layer, --head and --shift" in errors
     code, _, errors = run(*files, "--learn", "--gold", path / "gold")

@@ -16,15 +16,17 @@ from regard.models.folder import load
 from regard.models.target_language import (
     add_target,
     check_target,
+    source_of,
     target_languages,
     target_of,
     warn_of_wrong_language,
 )
+from regard.pipelines.align import View, align_words
 from regard.pipelines.align_file import Aligner, TextPairs, ViewChoice
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.translate import stream
 from regard.pipelines.translate_file import TranslateOptions, make_job
-from regard.pipelines.word_links import LinkSelection
+from regard.pipelines.word_links import LinkSelection, flipped, grow_diag, pharaoh, strongest
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_services import make_service
 from tests.models.multilingual import TRANSFORMER, multilingual
@@ -155,6 +157,67 @@ def test_align_detects_the_language_of_the_translation(model):
     assert first == second
     with pytest.raises(OptionError, match="got to='es'"):
         regard.align(ENGLISH, GERMAN, model, to="es")
+
+
+def test_the_source_language_is_one_that_the_model_also_translates_into(monkeypatch, capsys):
+    monkeypatch.setattr(target_language, "_warned", set())
+
+    def make(codes, directions=None):
+        tokenizer = SimpleNamespace(languages=codes)
+        return SimpleNamespace(source_tokenizer=tokenizer, encode=None, card={"directions": directions})
+
+    both = make(("de", "en", "fr"), ["en-de", "de-en", "en-fr", "fr-en"])
+    assert source_of([ENGLISH], both, "de") == source_of([f">>de<< {ENGLISH}"], both, "de") == "en"
+    assert source_of(["42"], both, "de") == "en"  # only English has both directions with German
+    assert source_of([FRENCH], both, "de") is None  # not trained for French to German
+    assert source_of([GERMAN], both, "en") == "de"
+    assert source_of([ENGLISH], make(("de", "en"), ["en-de"]), "de") is None
+    assert source_of([ENGLISH], make(("de", "fr")), "de") is None  # no token for English
+    assert source_of([ENGLISH], make(("de", "en")), "de") == "en"
+    assert source_of([ENGLISH], make(()), None) is None
+    assert capsys.readouterr().err == ""
+    assert source_of(["42"], both, "en") is source_of(["43"], both, "en") is None
+    assert capsys.readouterr().err == "regard: the source may be in de or fr; only one direction is used\n"
+
+
+def test_align_joins_both_directions_of_one_model(folder, model, run_regard, tmp_path):
+    pairs = [ENGLISH, "We have no time.", ""], [GERMAN, "Wir haben keine Zeit.", ""]
+    files = [tmp_path / "en", tmp_path / "de"]
+    for path, texts in zip(files, pairs, strict=True):
+        path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    forward = dict(align_words(add_target(pairs[0], model, "de"), pairs[1], model))
+    backward = dict(align_words(add_target(pairs[1], model, "en"), pairs[0], model))
+    weights = [(forward[i].weights, backward[i].weights) for i in range(3)]
+    one = [strongest(a) for a, _ in weights]
+    joined = {
+        None: [LinkSelection().joined(a, b) for a, b in weights],
+        "grow-diag": [grow_diag(strongest(a), flipped(strongest(b))) for a, b in weights],
+        "none": one,
+    }
+    assert joined[None] != one != joined["grow-diag"]
+    for method, expected in joined.items():
+        assert regard.align(*pairs, model, symmetrize=method) == expected
+        assert regard.align(pairs[0][0], pairs[1][0], model, symmetrize=method) == expected[0]
+        options = [] if method is None else ["--symmetrize", method]
+        code, out, err = run_regard("align", "-i", *files, "--model", folder, *options)
+        assert (code, err) == (0, "") and out == "".join(f"{pharaoh(links)}\n" for links in expected)
+    # A language code in front of a source is not read as a word of the reverse direction's target.
+    assert regard.align([f">>de<< {ENGLISH}"], [GERMAN], model) == joined[None][:1]
+    aligner = Aligner(model, None, TextPairs([f">>de<< {ENGLISH}"], [GERMAN]), ViewChoice(), LinkSelection())
+    assert aligner.passes == 2
+    assert [p.links for p in aligner([f">>de<< {ENGLISH}"], [GERMAN], lambda n: None)] == joined[None][:1]
+
+
+def test_options_of_two_directions_need_two_directions(folder, model, run_regard):
+    one = ["align", ENGLISH, GERMAN, "--model", folder]
+    code, _, err = run_regard(*one, "--reverse", folder, "--symmetrize", "none")
+    assert code == 2 and "--symmetrize none uses one direction; leave out --reverse" in err
+    english = [ENGLISH, "What is this? I do not know it."]  # both sides in English: no reverse direction
+    with pytest.raises(OptionError, match="symmetrize='union' joins two directions, and this model has one"):
+        regard.align(english, english, model, to="en", symmetrize="union")
+    assert regard.align(english, english, model, to="en") == regard.align(
+        english, english, model, to="en", symmetrize="none", view=View()
+    )
 
 
 def test_an_evaluation_uses_the_language_of_its_data(model, tmp_path):

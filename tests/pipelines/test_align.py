@@ -20,7 +20,9 @@ from regard.pipelines.word_links import (
     at_least,
     balanced,
     flipped,
+    grow_diag,
     grow_diag_final_and,
+    grown,
     intersection,
     mutual,
     pharaoh,
@@ -207,8 +209,9 @@ def test_symmetrizations_equal_examples_by_hand():
     assert intersection(FORWARD, BACKWARD) == {(0, 0), (1, 1), (3, 3)}
     assert union(FORWARD, BACKWARD) == FORWARD | BACKWARD
     # (2,1), (3,2), (4,3) touch links of the intersection and have a word without any. (5,5) and (6,4) touch
-    # none, so growing leaves them out: 4-3 and 5-5 are not neighbours. Both words of each are free at the
-    # end, so both come in.
+    # none, so growing leaves them out: 4-3 and 5-5 are not neighbours.
+    assert grow_diag(FORWARD, BACKWARD) == (FORWARD | BACKWARD) - {(5, 5), (6, 4)}
+    # Both words of each are free at the end, so both come in.
     assert grow_diag_final_and(FORWARD, BACKWARD) == FORWARD | BACKWARD
     # 2-6 is beside nothing and source word 2 is taken when its turn comes: it stays out.
     assert grow_diag_final_and(FORWARD, BACKWARD | {(2, 6)}) == FORWARD | BACKWARD
@@ -230,13 +233,14 @@ def test_symmetrizations_equal_examples_by_hand():
     backward=st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5))),
 )
 def test_growing_stays_between_intersection_and_union(forward, backward):
-    grown = grow_diag_final_and(forward, backward)
-    assert forward & backward <= grown <= forward | backward
-    assert grow_diag_final_and(forward, forward) == forward
+    final = grow_diag_final_and(forward, backward)
+    assert forward & backward <= grow_diag(forward, backward) <= final <= forward | backward
+    assert grow_diag_final_and(forward, forward) == grow_diag(forward, forward) == forward
+    assert forward <= grown(forward, backward) <= forward | backward
     for s, t in (
         forward | backward
-    ) - grown:  # whatever stays out would join two words of which one is linked
-        assert any(s == a or t == b for a, b in grown)
+    ) - final:  # whatever stays out would join two words of which one is linked
+        assert any(s == a or t == b for a, b in final)
     assert flipped(flipped(forward)) == forward
 
 
@@ -259,20 +263,40 @@ def test_mutual_links_are_one_to_one():
         assert len({s for s, _ in links}) == len({t for _, t in links}) == len(links)
         assert LinkSelection(mutual=True).links(weights) == links
         assert LinkSelection(0.1).links(weights) == at_least(weights, 0.1)
+        assert LinkSelection(0.2, mutual=True).links(weights) == links & at_least(weights, 0.2)
 
 
 def test_two_directions_are_joined_by_their_weights_or_by_their_links():
     forward = torch.tensor([[0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
     backward = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)  # (source words, target words)
     assert LinkSelection().joined(forward, backward) == {(0, 0), (1, 1)}
-    assert LinkSelection(0.5).joined(forward, backward) == {(0, 0), (1, 1)}
-    assert LinkSelection(0.35).joined(forward, backward) == {(0, 0), (1, 1), (1, 0)}
+    # The means are 0.632, 0.387 / 0.141, 0.794. Both words of the second have a stronger link.
+    assert LinkSelection(0.35).joined(forward, backward) == {(0, 0), (1, 1)}
+    assert LinkSelection(0.7).joined(forward, backward) == {(1, 1)}
+    assert LinkSelection(symmetrize="none").joined(forward, backward) == strongest(forward)
     for name, way in SYMMETRIZATIONS.items():
-        assert LinkSelection(join=name).joined(forward, backward) == way(
+        assert LinkSelection(symmetrize=name).joined(forward, backward) == way(
             strongest(forward), flipped(strongest(backward))
         )
-    with pytest.raises(OptionError, match="join must be one of weights, intersection"):
-        LinkSelection(join="grow")
+    with pytest.raises(OptionError, match="symmetrize must be one of weights, intersection, .*, none, got"):
+        LinkSelection(symmetrize="grow")
+
+
+def test_joined_weights_add_neighbours_of_mutual_links():
+    # "not eat" - "ne mange pas", with pas the strongest of not, and ne half as strong.
+    weights = torch.tensor([[0.36, 0.1], [0.0, 0.9], [0.6, 0.0]], dtype=torch.float64)
+    forward, backward = weights / 2, weights.T * 2  # their geometric mean is `weights`
+    assert LinkSelection(mutual=True).joined(forward, backward) == {(1, 1), (0, 2)}
+    for selection in (LinkSelection(), LinkSelection(symmetrize="weights"), LinkSelection(0.1)):
+        # 0-0 touches 1-1 diagonally, and target word 0 has no link.
+        assert selection.joined(forward, backward) == {(0, 0), (1, 1), (0, 2)}
+    assert LinkSelection(0.5).joined(forward, backward) == {(1, 1), (0, 2)}
+    assert LinkSelection(0.7).joined(forward, backward) == {(1, 1)}
+    weights[0, 0] = 0.29  # below 0.3, a neighbour is not added
+    assert LinkSelection().joined(weights, weights.T) == {(1, 1), (0, 2)}
+    # 0-3 touches neither 0-0 nor 2-1: target word 3 stays without a link.
+    far = torch.tensor([[0.9, 0, 0], [0, 0, 0.6], [0, 0, 0], [0.4, 0, 0]], dtype=torch.float64)
+    assert LinkSelection().joined(far, far.T) == {(0, 0), (2, 1)}
 
 
 @pytest.mark.parametrize(

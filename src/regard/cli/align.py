@@ -67,7 +67,11 @@ class DirectionOptions(OptionGroup):
 
     reverse: Annotated[
         Path | None,
-        option(metavar="MODEL", help="Model of the reverse direction, to combine both."),
+        option(
+            metavar="MODEL",
+            help="Model of the reverse direction, to combine both. Default: the same model, if it translates "
+            "both ways.",
+        ),
     ] = None
     to: Annotated[
         str | None,
@@ -150,7 +154,8 @@ class LinkOptions(OptionGroup):
         option(
             min=0,
             max=1,
-            help="Keep links of at least this weight. Default: the strongest of each target word.",
+            help="Leave out links of less weight. With one direction: keep every other link, not only the "
+            "strongest of each target word.",
             rich_help_panel=SEARCH,
         ),
     ] = None
@@ -158,13 +163,15 @@ class LinkOptions(OptionGroup):
         bool,
         option("--mutual", help="Keep links that are the strongest of both words.", rich_help_panel=SEARCH),
     ] = False
-    join: Annotated[
-        str,
+    symmetrize: Annotated[
+        str | None,
         option(
-            help="With --reverse: weights, or for links grow-diag-final-and, intersection or union.",
+            metavar="METHOD",
+            help="Join both directions: `weights` (default) joins their attention; grow-diag, "
+            "grow-diag-final-and, intersection or union join their links; `none`: one direction.",
             rich_help_panel=SEARCH,
         ),
-    ] = "weights"
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -255,6 +262,8 @@ def command(
         regard align -i test.en test.de --model runs/small -o links.txt
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
+
+        regard align -i test.en test.de --reverse runs/de-en --model runs/en-de --symmetrize grow-diag
     """
     from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder
@@ -262,7 +271,7 @@ def command(
     from regard.pipelines.alignment_head import AlignmentHead
     from regard.pipelines.word_links import LinkSelection
 
-    selection = LinkSelection(link.threshold, link.mutual, link.join)
+    selection = LinkSelection(link.threshold, link.mutual, link.symmetrize)
     choice = ViewChoice(view.layer, view.head, view.shift)
     gold.check()
     learning.check(view, gold, output)

@@ -21,7 +21,6 @@ from regard.pipelines.token_words import Words, word_weights
 from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection, flipped, strongest
 
 Weights = list[Tensor]  # for each pair (target words, source words)
-JOINS = ("weights", *SYMMETRIZATIONS)
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,11 @@ class AlignmentChoice:
         return [self.selection.joined(a, b) for a, b in pairs]
 
     def __str__(self) -> str:
-        links = "mutual links" if self.selection.mutual else "strongest links"
-        how = "joined by weights" if self.selection.join == "weights" else f"{links}, {self.selection.join}"
+        mutual, method = self.selection.mutual, self.selection.symmetrize
+        if method == "weights":
+            how = "joined by weights, mutual links" + ("" if mutual else " and neighbours")
+        else:
+            how = f"{'mutual' if mutual else 'strongest'} links, {method}"
         return f"forward {self.forward}, backward {self.backward}, {how}"
 
 
@@ -67,10 +69,9 @@ def layer_weights(sources: Sequence[str], targets: Sequence[str], model: Transla
 
 
 def selections() -> Iterator[LinkSelection]:
-    """Joined weights, and every symmetrization of strongest and of mutual links."""
-    yield LinkSelection()
-    for join, mutual in product(SYMMETRIZATIONS, (False, True)):
-        yield LinkSelection(mutual=mutual, join=join)
+    """Joined weights with and without neighbours, every symmetrization of strongest and of mutual links."""
+    for method, mutual in product(("weights", *SYMMETRIZATIONS), (True, False)):
+        yield LinkSelection(mutual=mutual, symmetrize=method)
 
 
 def choose_alignment(

@@ -132,6 +132,27 @@ def target_of(references: Sequence[str], model: Any, named: str | None = None) -
     return language if language in codes else None
 
 
+def source_of(texts: Sequence[str], model: Any, to: str | None) -> str | None:
+    """The language of given sources of the target language `to`, if the model translates back into it.
+
+    None for a model of one direction, or one that was not trained to translate both ways. If the language
+    cannot be guessed and several are possible, a line is printed to standard error.
+    """
+    codes, known = target_languages(model), directions(model)
+    if known:
+        codes = tuple(code for code in codes if {f"{code}-{to}", f"{to}-{code}"} <= {*known})
+    codes = tuple(code for code in codes if code != to)
+    language = guess_language_of(split_language(text, target_languages(model))[1] for text in texts)
+    if language in codes:
+        return language
+    if language is None and len(codes) > 1 and ("", to) not in _warned:
+        _warned.add(("", to))
+        print(
+            f"regard: the source may be in {' or '.join(codes)}; only one direction is used", file=sys.stderr
+        )
+    return codes[0] if language is None and len(codes) == 1 else None
+
+
 def warn_of_wrong_language(texts: Sequence[str], model: Any, to: str | None) -> None:
     """Print a line to standard error, once per direction, if the texts seem not to be in the source language.
 

@@ -16,18 +16,19 @@ import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.data.tokenizer import EOS
+from regard.data.tokenizer import EOS, split_language
 from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, best_head
 from regard.errors import DataError, OptionError
 from regard.models.default import as_model
 from regard.models.frames import require_text
-from regard.models.target_language import add_target, target_of
+from regard.models.target_language import add_target, source_of, target_languages, target_of
 from regard.models.translator import Translator
 from regard.pipelines.alignment_head import AlignmentHead
 from regard.pipelines.token_words import WordAlignment, Words, word_weights
 from regard.pipelines.word_links import Links, LinkSelection, mutual
 
 SAMPLE = 200  # pairs by which a head or layer is chosen
+CHUNK = 1024  # pairs that are sorted by length to form batches
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     view: View | AlignmentHead | None = None,
     threshold: float | None = None,
     mutual: bool = False,
+    symmetrize: str | None = None,
 ) -> Links | list[Links]:
     """Align the words of a text and its translation, or of each pair of two lists.
 
@@ -98,8 +100,11 @@ def align(  # pyright: ignore[reportInconsistentOverload]
         to: the language of the targets, for a model of several; guessed from them by default.
         view: the layer, head and step to align with, or a learned `AlignmentHead`; by default that of the
             model's card, else the mean of all layers and heads.
-        threshold: return every link of at least this weight; by default each target word's strongest.
+        threshold: return every link of at least this weight; by default each target word's strongest. With
+            `mutual` or two directions, leave out links of less weight.
         mutual: return only links between words that are each other's strongest.
+        symmetrize: how the directions of a model that translates both ways are joined: "weights" (default),
+            "grow-diag", "grow-diag-final-and", "intersection", "union", or "none" for one direction.
     """
     source_texts, single = arguments.one_or_more("sources", sources)
     target_texts, single_target = arguments.one_or_more("targets", targets)
@@ -109,17 +114,62 @@ def align(  # pyright: ignore[reportInconsistentOverload]
             "give both in the same form"
         )
     arguments.instance("view", view, (View, AlignmentHead, type(None)), "a View, an AlignmentHead, or None")
-    selection = LinkSelection(threshold, arguments.flag("mutual", mutual))
+    selection = LinkSelection(threshold, arguments.flag("mutual", mutual), symmetrize)
     translator = as_model(model, "align", to)
     if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
         raise OptionError("align needs a translator with its tokenizers, as regard.load returns it")
     require_text(translator, "align")
-    source_texts = add_target(source_texts, translator, target_of(target_texts, translator, to))
-    links = {
-        i: selection.links(alignment.weights)
-        for i, alignment in align_words(source_texts, target_texts, translator, view)
-    }
-    return links[0] if single else [links[i] for i in range(len(target_texts))]
+    _check_lengths(source_texts, target_texts)
+    language = target_of(target_texts, translator, to)
+    learned = isinstance(view, AlignmentHead)
+    back = None if learned else reverse_language(source_texts, translator, language, selection)
+    if learned and symmetrize not in (None, "none"):
+        raise OptionError("a learned head aligns in one direction; leave symmetrize out")
+    tagged = add_target(source_texts, translator, language)
+    if back is None:
+        aligned = align_words(tagged, target_texts, translator, view)
+        by_index = {i: selection.links(alignment.weights) for i, alignment in aligned}
+        links = [by_index[i] for i in range(len(target_texts))]
+    else:
+        links = _joined_links(tagged, target_texts, translator, view, back, selection)
+    return links[0] if single else links
+
+
+def reverse_language(
+    sources: Sequence[str], model: Translator, to: str | None, selection: LinkSelection
+) -> str | None:
+    """The language of the sources if the links of both directions of this model are joined, else None."""
+    back = None if selection.symmetrize == "none" else source_of(sources, model, to)
+    if back is None and selection.symmetrize not in (None, "none"):
+        raise OptionError(
+            f"symmetrize={selection.symmetrize!r} joins two directions, and this model has one for these "
+            "texts; name a model of the reverse direction: regard align --reverse MODEL"
+        )
+    return back
+
+
+def plain_sources(sources: Sequence[str], model: Translator) -> list[str]:
+    """The sources as targets of the reverse direction: without a language code in front."""
+    return [split_language(text, target_languages(model))[1] for text in sources]
+
+
+def _joined_links(
+    sources: list[str],
+    targets: list[str],
+    model: Translator,
+    view: View | AlignmentHead | None,
+    back: str,
+    selection: LinkSelection,
+) -> list[Links]:
+    """The links of both directions of one model; the sources have their language codes."""
+    links = []
+    for start in range(0, len(sources), CHUNK):
+        source, target = sources[start : start + CHUNK], targets[start : start + CHUNK]
+        forward = dict(align_words(source, target, model, view))
+        tagged = add_target(target, model, back)
+        backward = dict(align_words(tagged, plain_sources(source, model), model, view))
+        links += [selection.joined(forward[i].weights, backward[i].weights) for i in range(len(target))]
+    return links
 
 
 def align_words(
@@ -129,10 +179,7 @@ def align_words(
     view: View | AlignmentHead | None = None,
 ) -> Iterator[tuple[int, WordAlignment]]:
     """Yield the index and the attention between words of each pair, in any order."""
-    if len(sources) != len(targets):
-        raise DataError(
-            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
-        )
+    _check_lengths(sources, targets)
     if isinstance(view, AlignmentHead):
         yield from view.align_words(sources, targets, model)
         return
@@ -168,6 +215,13 @@ def attention_of_pairs(
     source_ids = model.source_tokenizer.encode_batch(sources)
     target_ids = model.target_tokenizer.encode_batch(targets)
     return attention_of_tokens(source_ids, [[*ids, EOS] for ids in target_ids], model, kinds=("cross",))
+
+
+def _check_lengths(sources: Sequence[str], targets: Sequence[str]) -> None:
+    if len(sources) != len(targets):
+        raise DataError(
+            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
+        )
 
 
 def _words(model: Any, source: str, target: str) -> tuple[Words, Words]:

@@ -18,13 +18,21 @@ from regard.models.folder import model_in
 from regard.models.frames import require_text
 from regard.models.target_language import add_target, check_target, target_of
 from regard.models.translator import Translator
-from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
+from regard.pipelines.align import (
+    CHUNK,
+    SAMPLE,
+    View,
+    align_words,
+    best_view,
+    clearest_view,
+    plain_sources,
+    reverse_language,
+)
 from regard.pipelines.alignment_head import HEAD, AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.input import Reader, Source
 from regard.pipelines.job import convert_write_errors, load_kind
 from regard.pipelines.word_links import Links, LinkSelection, flipped
 
-CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
 MAX_CHARACTERS = 5000  # per line: the attention maps of longer lines need too much memory
 
 
@@ -139,7 +147,9 @@ class PairAlignment(NamedTuple):
 
 
 class Aligner:
-    """Align pairs with one translator, or with two of opposite directions whose links are joined."""
+    """Align pairs with a translator, and join the links of the reverse direction: of a second translator, or
+    of the same if it translates both ways.
+    """
 
     def __init__(
         self,
@@ -155,12 +165,22 @@ class Aligner:
 
         `heads` are learned ones, one per model, used instead of the models' attention.
         """
+        if reverse is not None and selection.symmetrize == "none":
+            raise OptionError("--symmetrize none uses one direction; leave out --reverse")
+        if reverse is None and heads and selection.symmetrize not in (None, "none"):
+            raise OptionError("--learned aligns in one direction; give --reverse, or leave out --symmetrize")
         sources, targets = next(chunks(pairs, SAMPLE))
         self.model, self.reverse, self.selection = model, reverse, selection
         if to is not None:
             check_target(model, to)
         self._to = target_of(targets, model, to)
-        self._reverse_to = None if reverse is None else target_of(sources, reverse)
+        if reverse is not None:
+            self._reverse_to = target_of(sources, reverse)
+        elif heads:
+            self._reverse_to = None
+        else:
+            self._reverse_to = reverse_language(sources, model, self._to, selection)
+            self.reverse = reverse = None if self._reverse_to is None else model
         self.view: View | AlignmentHead | None = None
         self.reverse_view: View | AlignmentHead | None = None
         if heads:
@@ -169,7 +189,7 @@ class Aligner:
         self.view = choice.choose(model, add_target(sources, model, self._to), targets)
         if reverse is not None:
             tagged = add_target(targets, reverse, self._reverse_to)
-            self.reverse_view = choice.choose(reverse, tagged, sources)
+            self.reverse_view = choice.choose(reverse, tagged, plain_sources(sources, reverse))
 
     @property
     def passes(self) -> int:
@@ -185,7 +205,8 @@ class Aligner:
         if self.reverse is None:
             return [PairAlignment(w, self.selection.links(w)) for w in weights]
         tagged = add_target(targets, self.reverse, self._reverse_to)
-        backward = _weights(self.reverse, tagged, sources, self.reverse_view, advance)
+        plain = plain_sources(sources, self.reverse)
+        backward = _weights(self.reverse, tagged, plain, self.reverse_view, advance)
         pairs = zip(weights, backward, strict=True)
         return [PairAlignment(w, self.selection.joined(w, back)) for w, back in pairs]
 

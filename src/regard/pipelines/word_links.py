@@ -20,6 +20,7 @@ Link = tuple[int, int]  # source word, target word
 Links = frozenset[Link]
 
 SYMMETRIZATIONS = Registry[Callable[[Links, Links], Links]]("symmetrization")
+NEIGHBOUR_WEIGHT = 0.3  # joined weight of a link that is added beside a mutual one; see docs/alignment.md
 
 
 @dataclass(frozen=True)
@@ -27,37 +28,43 @@ class LinkSelection:
     """How links are selected.
 
     Attributes:
-        threshold: select every link of at least this weight; by default each target word's strongest.
+        threshold: select every link of at least this weight; by default each target word's strongest. With
+            `mutual`, and for joined weights: leave out links of less weight.
         mutual: select only pairs of words that are each other's strongest, by balanced weights.
-        join: for two directions, "weights" (the geometric mean of the weights, and its mutual links) or the
-            name of a symmetrization of the links.
+        symmetrize: how two directions are joined. "weights" (default): the mutual links of the geometric mean
+            of their weights, and unless `mutual` also neighbours of these links. The name of a symmetrization
+            joins the links of each direction. "none": one direction.
     """
 
     threshold: float | None = None
     mutual: bool = False
-    join: str = "weights"
+    symmetrize: str | None = None
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
             arguments.number("threshold", self.threshold, 0, 1)
-            if self.mutual:
-                raise OptionError("mutual and threshold are two ways to select links; give one")
-        if self.join != "weights" and self.join not in SYMMETRIZATIONS:
-            names = ", ".join(["weights", *SYMMETRIZATIONS])
-            raise OptionError(f"join must be one of {names}, got {arguments.quoted(self.join)}")
+        names = ["weights", *SYMMETRIZATIONS, "none"]
+        if self.symmetrize is not None and self.symmetrize not in names:
+            raise OptionError(
+                f"symmetrize must be one of {', '.join(names)}, got {arguments.quoted(self.symmetrize)}"
+            )
 
     def links(self, weights: Tensor) -> Links:
         """Select the links of one direction."""
-        if self.threshold is not None:
-            return at_least(weights, self.threshold)
-        return mutual(weights) if self.mutual else strongest(weights)
+        if self.mutual:
+            return mutual(weights, self.threshold)
+        return strongest(weights) if self.threshold is None else at_least(weights, self.threshold)
 
     def joined(self, forward: Tensor, backward: Tensor) -> Links:
-        """Select the links of two models, with weights (target, source) and (source, target)."""
-        if self.join == "weights":
-            mean = (forward * backward.T).sqrt()
-            return mutual(mean) if self.threshold is None else at_least(mean, self.threshold)
-        return SYMMETRIZATIONS[self.join](self.links(forward), flipped(self.links(backward)))
+        """Select the links of two directions, with weights (target, source) and (source, target)."""
+        if self.symmetrize == "none":
+            return self.links(forward)
+        if self.symmetrize in (None, "weights"):
+            weights = (forward * backward.T).sqrt()
+            links = mutual(weights, self.threshold)
+            strong = at_least(weights, max(NEIGHBOUR_WEIGHT, self.threshold or 0))
+            return links if self.mutual else grown(links, strong)
+        return SYMMETRIZATIONS[self.symmetrize](self.links(forward), flipped(self.links(backward)))
 
 
 def strongest(weights: Tensor) -> Links:
@@ -84,10 +91,14 @@ def balanced(weights: Tensor) -> Tensor:
     return (weights * weights / total).sqrt()
 
 
-def mutual(weights: Tensor) -> Links:
-    """Link words that are each other's strongest, by balanced weights: few links with high precision."""
+def mutual(weights: Tensor, threshold: float | None = None) -> Links:
+    """Link words that are each other's strongest, by balanced weights: few links with high precision.
+
+    With `threshold`, only links of at least this weight, which is not balanced.
+    """
     even = balanced(weights)
-    return strongest(even) & flipped(strongest(even.T))
+    links = strongest(even) & flipped(strongest(even.T))
+    return links if threshold is None else links & at_least(weights, threshold)
 
 
 def pharaoh(links: Collection[Link]) -> str:
@@ -115,21 +126,13 @@ def union(forward: Links, backward: Links) -> Links:
 _NEIGHBOURS = ((0, -1), (-1, 0), (0, 1), (1, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
 
-@SYMMETRIZATIONS.add("grow-diag-final-and")
-def grow_diag_final_and(forward: Links, backward: Links) -> Links:
-    """The intersection, grown by neighbours from the union (Och and Ney 2003; Koehn et al. 2003).
-
-    A neighbour, also a diagonal one, is added while one of its words has no link; then the links of each
-    direction between two words without links.
+def grown(start: Links, candidates: Links) -> Links:
+    """Add candidates that touch a link, also diagonally, and of which one word has no link yet, until none is
+    left.
     """
-    links, candidates = set(forward & backward), forward | backward
+    links = set(start)
     sources, targets = {s for s, _ in links}, {t for _, t in links}
-
-    def add(link: Link) -> None:
-        links.add(link)
-        sources.add(link[0])
-        targets.add(link[1])
-
+    candidates = candidates | start
     source_count = max((s for s, _ in candidates), default=-1) + 1
     target_count = max((t for _, t in candidates), default=-1) + 1
     before = -1
@@ -140,9 +143,27 @@ def grow_diag_final_and(forward: Links, backward: Links) -> Links:
                 near = (s + ds, t + dt)
                 is_new = near in candidates and near not in links
                 if is_new and (near[0] not in sources or near[1] not in targets):
-                    add(near)
+                    links.add(near)
+                    sources.add(near[0])
+                    targets.add(near[1])
+    return frozenset(links)
+
+
+@SYMMETRIZATIONS.add("grow-diag")
+def grow_diag(forward: Links, backward: Links) -> Links:
+    """The intersection, grown by neighbours from the union (Och and Ney 2003; Koehn et al. 2003)."""
+    return grown(forward & backward, forward | backward)
+
+
+@SYMMETRIZATIONS.add("grow-diag-final-and")
+def grow_diag_final_and(forward: Links, backward: Links) -> Links:
+    """`grow_diag`, then the links of each direction between two words without links."""
+    links = set(grow_diag(forward, backward))
+    sources, targets = {s for s, _ in links}, {t for _, t in links}
     for direction in (forward, backward):
         for s, t in sorted(direction, key=lambda link: link[::-1]):
             if s not in sources and t not in targets:
-                add((s, t))
+                links.add((s, t))
+                sources.add(s)
+                targets.add(t)
     return frozenset(links)
