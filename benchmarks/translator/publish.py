@@ -201,6 +201,7 @@ def write_card(folder: Path, results: Path) -> str:
     fields = {
         **_model_fields(folder, model, by_set),
         **_alignment_fields(alignment, model),
+        "joined": _joined_lines(results),
         **tables,
         "data": "\n".join(_data_rows(data)),
         "beam": test["beam"],
@@ -303,6 +304,17 @@ def _curve(folder: Path, by_set: Scores, results: Path) -> str:
     return "\n".join(lines)
 
 
+def _joined_lines(results: Path) -> str:
+    """Alignment errors of both directions joined, if benchmarks.translator.alignment has measured them."""
+    log = results / "symmetrization.json"
+    scores = _read_log(log)["test"] if log.is_file() else {}
+    return "".join(
+        f"Both directions joined, {name}: {scored['aer']:.1f} (precision {scored['precision']:.1f}, recall "
+        f"{scored['recall']:.1f}).\n"
+        for name, scored in scores.items()
+    )
+
+
 def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     chosen = alignment["chosen"]
     (row,) = [r for r in alignment["agreement"] if all(r[k] == chosen[k] for k in ("layer", "head", "shift"))]
@@ -310,7 +322,7 @@ def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
     head = "" if chosen["head"] is None else f", head {chosen['head']}"
     step = "reads" if chosen["shift"] else "generates"
     gold = [
-        f"Alignment error rate on {name} links: {100 * scored['aer']:.1f} "
+        f"Alignment error rate of one direction on {name} links: {100 * scored['aer']:.1f} "
         f"(precision {100 * scored['precision']:.1f}, recall {100 * scored['recall']:.1f}).\n"
         for name, scored in alignment["gold"].items()
     ]
