@@ -26,13 +26,14 @@ def random_weights(seed, names):
 def test_the_choice_has_the_lowest_error_of_all_combinations():
     forward, backward = random_weights(1, "abc"), random_weights(2, "xy")
     choice = choose_alignment(forward, backward, GOLD)
+    selections = [
+        LinkSelection(mutual=mutual and join != "weights", join=join)
+        for join, mutual in product(JOINS, (False, True))
+    ]
+    selections += [LinkSelection(threshold=threshold) for threshold in (0.1, 0.2, 0.3, 0.4)]
     errors = [
-        score(
-            [LinkSelection(mutual=mutual and join != "weights", join=join).joined(f, b) for f, b in pairs],
-            GOLD,
-        ).aer
-        for a, x, join, mutual in product(forward, backward, JOINS, (False, True))
-        for pairs in [list(zip(forward[a], backward[x], strict=True))]
+        score([selection.joined(f, b) for f, b in zip(forward[a], backward[x], strict=True)], GOLD).aer
+        for a, x, selection in product(forward, backward, selections)
     ]
     assert choice.score.aer == pytest.approx(min(errors))
     assert score(choice.links(forward, backward), GOLD).aer == choice.score.aer
@@ -44,6 +45,9 @@ def test_perfect_weights_are_chosen():
     backward = {**random_weights(4, "x"), "right": [correct.T] * 2}
     choice = choose_alignment(forward, backward, GOLD)
     assert choice.score.aer == 0 and "right" in str(choice)
+    both = [Gold(frozenset({(0, 0), (1, 0)}), frozenset({(0, 0), (1, 0)}))]  # two links of one word
+    halves, ones = {"a": [torch.tensor([[0.5, 0.5]])]}, {"x": [torch.tensor([[1.0], [1.0]])]}
+    assert str(choose_alignment(halves, ones, both)).endswith("joined by weights of at least 0.1")
     with pytest.raises(OptionError, match="no weights to choose from"):
         choose_alignment({}, backward, GOLD)
 

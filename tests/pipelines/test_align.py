@@ -20,6 +20,7 @@ from regard.pipelines.word_links import (
     at_least,
     balanced,
     flipped,
+    grow_diag,
     grow_diag_final_and,
     intersection,
     mutual,
@@ -209,6 +210,7 @@ def test_symmetrizations_equal_examples_by_hand():
     # (2,1), (3,2), (4,3) touch links of the intersection and have a word without any. (5,5) and (6,4) touch
     # none, so growing leaves them out: 4-3 and 5-5 are not neighbours. Both words of each are free at the
     # end, so both come in.
+    assert grow_diag(FORWARD, BACKWARD) == (FORWARD | BACKWARD) - {(5, 5), (6, 4)}
     assert grow_diag_final_and(FORWARD, BACKWARD) == FORWARD | BACKWARD
     # 2-6 is beside nothing and source word 2 is taken when its turn comes: it stays out.
     assert grow_diag_final_and(FORWARD, BACKWARD | {(2, 6)}) == FORWARD | BACKWARD

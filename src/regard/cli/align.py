@@ -161,7 +161,7 @@ class LinkOptions(OptionGroup):
     join: Annotated[
         str,
         option(
-            help="With --reverse: weights, or for links grow-diag-final-and, intersection or union.",
+            help="With --reverse: weights, or for links grow-diag, grow-diag-final-and, intersection, union.",
             rich_help_panel=SEARCH,
         ),
     ] = "weights"

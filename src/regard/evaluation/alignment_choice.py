@@ -20,6 +20,7 @@ from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection
 
 Weights = list[Tensor]  # for each pair (target words, source words)
 JOINS = ("weights", *SYMMETRIZATIONS)
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4)  # of joined weights
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class AlignmentChoice:
 
     def __str__(self) -> str:
         links = "mutual links" if self.selection.mutual else "strongest links"
-        how = "joined by weights" if self.selection.join == "weights" else f"{links}, {self.selection.join}"
+        how = f"{links}, {self.selection.join}"
+        if self.selection.join == "weights":
+            threshold = self.selection.threshold
+            how = "joined by weights" + ("" if threshold is None else f" of at least {threshold}")
         return f"forward {self.forward}, backward {self.backward}, {how}"
 
 
@@ -65,8 +69,11 @@ def layer_weights(sources: Sequence[str], targets: Sequence[str], model: Transla
 
 
 def selections() -> Iterator[LinkSelection]:
-    """Joined weights, and every symmetrization of strongest and of mutual links."""
+    """Joined weights with their mutual links or by threshold, and every symmetrization of strongest and of
+    mutual links.
+    """
     yield LinkSelection()
+    yield from map(LinkSelection, THRESHOLDS)
     for join, mutual in product(SYMMETRIZATIONS, (False, True)):
         yield LinkSelection(mutual=mutual, join=join)
 

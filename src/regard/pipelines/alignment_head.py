@@ -21,14 +21,12 @@ from torch import Tensor, nn
 
 from regard.attention.attend import weights as attention_weights
 from regard.attention.position_masks import Padding
-from regard.data.padding import pad_sources
-from regard.data.tokenizer import BOS, PAD
-from regard.decoding.batching import evaluation_mode
 from regard.errors import DataError, FolderError, OptionError
 from regard.files.atomic import atomic_path
 from regard.models.folder import model_in
 from regard.models.translator import Translator
-from regard.pipelines.token_words import WordAlignment, Words, word_weights
+from regard.pipelines.pair_states import PairBatch, TokenPairs, reading_states, stacked
+from regard.pipelines.token_words import WordAlignment, word_weights
 from regard.pipelines.word_links import Links
 
 HEAD = "aligner.safetensors"  # in a model folder
@@ -55,6 +53,20 @@ class HeadTraining:
     seed: int = 1
 
 
+def decoder_layer(model: Translator, layer: int | None = None) -> int:
+    """Check that a translator has this decoder layer; None is the last but one."""
+    layers: Any = getattr(model.decoder, "layers", None)
+    if not isinstance(model, Translator) or not isinstance(layers, nn.ModuleList):
+        raise OptionError(
+            "an alignment head needs a translator with a Transformer decoder; train one with "
+            "model.decoder.kind=transformer"
+        )
+    layer = max(0, len(layers) - 2) if layer is None else layer
+    if not -len(layers) <= layer < len(layers):
+        raise OptionError(f"layer {layer} does not exist; this decoder has {len(layers)} layers, from 0")
+    return layer
+
+
 class AlignmentHead(nn.Module):
     """Attention from the states of a decoder layer, when it reads a token, to the states of the encoder."""
 
@@ -67,15 +79,7 @@ class AlignmentHead(nn.Module):
     @classmethod
     def of(cls, model: Translator, layer: int | None = None) -> AlignmentHead:
         """A new head for a translator with a Transformer decoder."""
-        layers: Any = getattr(model.decoder, "layers", None)
-        if not isinstance(model, Translator) or not isinstance(layers, nn.ModuleList):
-            raise OptionError(
-                "an alignment head needs a translator with a Transformer decoder; train one with "
-                "model.decoder.kind=transformer"
-            )
-        layer = max(0, len(layers) - 2) if layer is None else layer
-        if not -len(layers) <= layer < len(layers):
-            raise OptionError(f"layer {layer} does not exist; this decoder has {len(layers)} layers, from 0")
+        layer = decoder_layer(model, layer)
         return cls(model.decoder.width, model.encoder.width, layer).to(model.device)  # type: ignore[arg-type]
 
     def forward(self, states: Tensor, memory: Tensor, lengths: Tensor) -> Tensor:
@@ -88,14 +92,14 @@ class AlignmentHead(nn.Module):
         self, sources: Sequence[str], targets: Sequence[str], model: Translator
     ) -> Iterator[tuple[int, WordAlignment]]:
         """Yield the index and the weights between words of each pair, in any order."""
-        pairs = _Pairs(model, sources, targets)
+        pairs = TokenPairs(model, sources, targets)
         for i in range(len(sources)):
             if i not in pairs.filled:
                 between = torch.zeros(len(targets[i].split()), len(sources[i].split()), dtype=torch.float64)
                 yield i, WordAlignment(between, sources[i].split(), targets[i].split())
         with torch.no_grad():
             for batch in pairs.batches(BATCH_TOKENS):
-                weights = self(*_states(model, batch, self.layer)).cpu()  # (batch, T, S)
+                weights = self(*reading_states(model, batch, self.layer)).cpu()  # (batch, T, S)
                 for row, i in enumerate(batch.rows):
                     source, target = batch.words[row]
                     between = word_weights(weights[row], source, target)
@@ -148,7 +152,7 @@ def train_alignment_head(
         torch.manual_seed(options.seed)
         head = AlignmentHead.of(model, options.layer)
     optimizer = torch.optim.Adam(head.parameters(), lr=options.lr)
-    pairs, draw = _Pairs(model, sources, targets, links), torch.Generator().manual_seed(options.seed)
+    pairs, draw = TokenPairs(model, sources, targets, links), torch.Generator().manual_seed(options.seed)
     step = 0
     while step < options.steps:
         seen = step
@@ -170,93 +174,13 @@ def train_alignment_head(
     return head.eval()
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Token ids of some pairs, and their words."""
-
-    rows: list[int]
-    source: Tensor
-    lengths: Tensor
-    target: Tensor  # BOS y1 … yn
-    words: list[tuple[Words, Words]]
-    links: list[Links]
-
-
-class _Pairs:
-    """Sentence pairs of a translator, tokenized once."""
-
-    def __init__(
-        self, model: Translator, sources: Sequence[str], targets: Sequence[str], links: Sequence[Links] = ()
-    ) -> None:
-        self.model, self.links, self.texts = model, links, (sources, targets)
-        self._known: dict[int, tuple[Words, Words]] = {}
-        tokenizers: Any = model.source_tokenizer, model.target_tokenizer
-        self.ids = [t.encode_batch(list(texts)) for t, texts in zip(tokenizers, self.texts, strict=True)]
-        # pairs with tokens on both sides
-        self.filled = {i for i, pair in enumerate(zip(*self.ids, strict=True)) if all(map(len, pair))}
-
-    def batches(self, tokens: int, draw: torch.Generator | None = None) -> Iterator[_Batch]:
-        """Yield batches of similar length; with `draw` in random order."""
-        lengths = [max(map(len, pair)) + 1 for pair in zip(*self.ids, strict=True)]
-        order = sorted(self.filled)
-        if draw is not None:
-            order = [order[i] for i in torch.randperm(len(order), generator=draw).tolist()]
-        order = sorted(order, key=lengths.__getitem__)  # stable: equal lengths stay shuffled
-        groups: list[list[int]] = [[]]
-        for i in order:
-            if groups[-1] and (len(groups[-1]) + 1) * lengths[i] > tokens:
-                groups.append([])
-            groups[-1].append(i)
-        if draw is not None:
-            groups = [groups[i] for i in torch.randperm(len(groups), generator=draw).tolist()]
-        yield from map(self._batch, filter(None, groups))
-
-    def _batch(self, rows: list[int]) -> _Batch:
-        device = self.model.device
-        source, lengths = pad_sources([self.ids[0][i] for i in rows])
-        longest = max(len(self.ids[1][i]) for i in rows)
-        target = [[BOS, *self.ids[1][i], *[PAD] * (longest - len(self.ids[1][i]))] for i in rows]
-        return _Batch(
-            rows,
-            torch.from_numpy(source).to(device),
-            torch.from_numpy(lengths).to(device),
-            torch.tensor(target, device=device),
-            [self._words(i) for i in rows],
-            [self.links[i] for i in rows] if self.links else [],
-        )
-
-    def _words(self, i: int) -> tuple[Words, Words]:
-        if i not in self._known:
-            tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
-            sides = zip(tokenizers, self.texts, strict=True)
-            source, target = (Words.of_text(tokenizer, texts[i]) for tokenizer, texts in sides)
-            self._known[i] = source, target
-        return self._known[i]
-
-
-@torch.no_grad()
-def _states(model: Translator, batch: _Batch, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Decoder states when each target token is read (batch, T, width), encoder states, source lengths."""
-    outputs: list[Any] = []
-    layers: Any = model.decoder.layers
-    hook = layers[layer].register_forward_hook(lambda module, args, output: outputs.append(output))
-    try:
-        with evaluation_mode(model):
-            memory = model.encode(batch.source, batch.lengths)
-            model.decoder(model.target(batch.target), memory)
-    finally:
-        hook.remove()
-    output = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
-    return output[:, 1:], memory.states, batch.lengths  # after BOS: the step that reads y1, y2, …
-
-
-def _loss(head: AlignmentHead, model: Translator, batch: _Batch) -> Tensor | None:
+def _loss(head: AlignmentHead, model: Translator, batch: PairBatch) -> Tensor | None:
     """−log of the weight on the linked source words, the mean over target words with links."""
-    weights = head(*_states(model, batch, head.layer))  # (batch, T, S)
-    source = _stacked(
+    weights = head(*reading_states(model, batch, head.layer))  # (batch, T, S)
+    source = stacked(
         [words.owner for words, _ in batch.words], weights, weights.shape[2]
     )  # (batch, S, words)
-    target = _stacked(
+    target = stacked(
         [words.owner for _, words in batch.words], weights, weights.shape[1]
     )  # (batch, T, words)
     tokens = target.sum(1)[..., None].clamp(min=1)  # of each target word
@@ -268,11 +192,3 @@ def _loss(head: AlignmentHead, model: Translator, batch: _Batch) -> Tensor | Non
     linked = linked.to(between)
     mass = (between * linked).sum(-1)[linked.any(-1)]
     return -mass.clamp(min=1e-9).log().mean() if len(mass) else None
-
-
-def _stacked(owners: list[Tensor], like: Tensor, tokens: int) -> Tensor:
-    """Matrices (tokens, words) of different sizes as one (batch, tokens, words), padded with 0."""
-    stacked = torch.zeros(len(owners), tokens, max(owner.shape[1] for owner in owners))
-    for row, owner in enumerate(owners):
-        stacked[row, : owner.shape[0], : owner.shape[1]] = owner
-    return stacked.to(like)

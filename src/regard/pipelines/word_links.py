@@ -115,21 +115,14 @@ def union(forward: Links, backward: Links) -> Links:
 _NEIGHBOURS = ((0, -1), (-1, 0), (0, 1), (1, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
 
-@SYMMETRIZATIONS.add("grow-diag-final-and")
-def grow_diag_final_and(forward: Links, backward: Links) -> Links:
+@SYMMETRIZATIONS.add("grow-diag")
+def grow_diag(forward: Links, backward: Links) -> Links:
     """The intersection, grown by neighbours from the union (Och and Ney 2003; Koehn et al. 2003).
 
-    A neighbour, also a diagonal one, is added while one of its words has no link; then the links of each
-    direction between two words without links.
+    A neighbour, also a diagonal one, is added while one of its words has no link.
     """
     links, candidates = set(forward & backward), forward | backward
     sources, targets = {s for s, _ in links}, {t for _, t in links}
-
-    def add(link: Link) -> None:
-        links.add(link)
-        sources.add(link[0])
-        targets.add(link[1])
-
     source_count = max((s for s, _ in candidates), default=-1) + 1
     target_count = max((t for _, t in candidates), default=-1) + 1
     before = -1
@@ -140,9 +133,21 @@ def grow_diag_final_and(forward: Links, backward: Links) -> Links:
                 near = (s + ds, t + dt)
                 is_new = near in candidates and near not in links
                 if is_new and (near[0] not in sources or near[1] not in targets):
-                    add(near)
+                    links.add(near)
+                    sources.add(near[0])
+                    targets.add(near[1])
+    return frozenset(links)
+
+
+@SYMMETRIZATIONS.add("grow-diag-final-and")
+def grow_diag_final_and(forward: Links, backward: Links) -> Links:
+    """`grow_diag`, then the links of each direction between two words without links."""
+    links = set(grow_diag(forward, backward))
+    sources, targets = {s for s, _ in links}, {t for _, t in links}
     for direction in (forward, backward):
         for s, t in sorted(direction, key=lambda link: link[::-1]):
             if s not in sources and t not in targets:
-                add((s, t))
+                links.add((s, t))
+                sources.add(s)
+                targets.add(t)
     return frozenset(links)
