@@ -1,14 +1,19 @@
 """Word alignment by the attention of translators trained on Europarl, scored against gold links.
 
-    python -m benchmarks.align fr --folder runs/align      Hansards, English-French
-    python -m benchmarks.align de --folder runs/align      Europarl, English-German
+    python -m benchmarks.align fr      Hansards, English-French
+    python -m benchmarks.align de      Europarl, English-German
 
 One command per language: it writes Europarl in the spelling of the gold text, trains a translator in each
-direction, both at the same time, chooses layers, steps and the way to join on the trial set, trains an
-alignment head for each direction on links of the chosen attention (SHIFT-AET, Chen et al. 2020), chooses
-again, and scores the choice once on the test set. Everything finished is kept in the folder: run the command
-again to resume. About eight minutes on an H200 with the defaults; `--tiny` is a small run on a CPU that
-checks every part and aligns nothing well.
+direction, both at the same time, chooses layers, steps and the way to join on the trial set, trains alignment
+heads on links of the chosen attention, one for each direction (SHIFT-AET, Chen et al. 2020) and one that sees
+the states of both translators (joint_alignment.py), chooses again, scores the test set, and writes
+benchmarks/results/align-LANGUAGE.json. Everything finished is kept in the folder: run the command again to
+resume. benchmarks/README.md has the minutes on an H200; `--tiny` is a small run on a CPU that checks every
+part and aligns nothing well.
+
+The gold text without its links is part of the training text, as it is for the published aligners (the scripts
+of lilt/alignment-scripts train on "plustest"): an aligner is given the pairs that it aligns. `--without-gold`
+leaves it out.
 
 The English-German gold has no trial set. The command chooses on each half of its 100 pairs and scores the
 other half, so every pair is scored by a choice that did not see it.
@@ -18,14 +23,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import regard
 from benchmarks.peers import machine
@@ -35,11 +47,20 @@ from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
 from regard.evaluation.alignment import AlignmentScore, Gold, read_gold, score
 from regard.evaluation.alignment_choice import AlignmentChoice, Weights, choose_alignment, layer_weights
-from regard.files.atomic import atomic_path, write_file
+from regard.files.atomic import write_file
 from regard.models.translator import Translator
 from regard.pipelines.align import View, align_words
 from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
+from regard.pipelines.joint_alignment import JointAlignmentHead, train_joint_head
 from regard.pipelines.word_links import Links, flipped
+from regard.version import __version__
+
+RESULTS = Path(__file__).parent / "results"
+WORKERS = min(8, os.cpu_count() or 1)
+MAX_WORDS = 100
+COPIES = 5  # of the gold text in the training text: 0.4 % of the pairs
+HEAD, JOINT, MEAN = "learned head", "joint head", "mean of attention and heads"  # names of weights
+KINDS = {"attention": None, "heads": HEAD, "joint head": JOINT, "attention and heads": MEAN}
 
 TOKENS = re.compile(
     r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE
@@ -108,26 +129,60 @@ def corpus_folder(name: str) -> Path:
     return folder
 
 
-def write_text(task: Task, folder: Path, limit: int | None) -> None:
-    """Write Europarl's training and development text in the spelling of the gold text, unless it is there."""
+def write_text(task: Task, folder: Path, limit: int | None, copies: int = COPIES) -> None:
+    """Write Europarl's training and development text in the spelling of the gold text, unless it is there.
+
+    The training text starts with copies of the gold text, without links, and has no pair of more than
+    MAX_WORDS words.
+    """
+    if (folder / f"dev.{task.language}").is_file():  # the last one
+        return
     for split in ("train", "dev"):
+        say(f"writing {folder / split}")
+        columns = []
         for language in ("en", task.language):
-            path = folder / f"{split}.{language}"
-            if path.is_file():
-                continue
-            say(f"writing {path}")
-            with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-                written = 0
-                for block in lines(corpus_folder(task.corpus) / f"{split}.{language}.xz"):
-                    block = block if limit is None else block[: limit - written]
-                    file.writelines(f"{as_in_gold(line, language, task.language)}\n" for line in block)
-                    written += len(block)
-                    if written == limit:
-                        break
+            blocks = lines(corpus_folder(task.corpus) / f"{split}.{language}.xz")
+            rows = islice((line for block in blocks for line in block), limit)
+            columns.append(all_as_in_gold(rows, language, task.language))
+        pairs = list(zip(*columns, strict=True))
+        if split == "train":
+            pairs = [pair for pair in pairs if all(0 < len(line.split()) <= MAX_WORDS for line in pair)]
+            pairs = gold_pairs(task) * copies + pairs
+        for language, column in zip(("en", task.language), zip(*pairs, strict=True), strict=True):
+            write_file(folder / f"{split}.{language}", "".join(f"{line}\n" for line in column))
+
+
+def all_as_in_gold(rows: Iterable[str], language: str, task: str) -> list[str]:
+    """Sentences in the spelling of the gold text, lower-cased, by several processes."""
+    rows = iter(rows)
+    blocks = iter(lambda: list(islice(rows, 10_000)), [])
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        return [
+            line
+            for block in pool.map(partial(_spell, language=language, task=task), blocks)
+            for line in block
+        ]
+
+
+def _spell(block: list[str], language: str, task: str) -> list[str]:
+    return [as_in_gold(line, language, task).lower() for line in block]
+
+
+def gold_pairs(task: Task) -> list[tuple[str, str]]:
+    """The texts of the trial and the test set, lower-cased as the training text."""
+    splits = ("test",) if task.trial is None else (task.trial, "test")
+    texts = [task.read(split)[:2] for split in splits]
+    return [(english.lower(), other.lower()) for pair in texts for english, other in zip(*pair, strict=True)]
 
 
 def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether training came to its end; an interrupted run is resumed."""
+    report = run / "report.json"
+    return report.is_file() and json.loads(report.read_text(encoding="utf-8"))["finished"]
 
 
 def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str]) -> list[Path]:
@@ -136,7 +191,7 @@ def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str])
     for source, target in (("en", task.language), (task.language, "en")):
         run = folder / f"{source}-{target}"
         runs.append(run)
-        if (run / "model" / "config.json").is_file():
+        if is_finished(run):
             say(f"{run} is trained")
             continue
         command = [sys.executable, "-m", "regard", "resume", str(run)]
@@ -156,7 +211,7 @@ def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str])
         log = run.with_suffix(".log").open("ab")
         processes.append((run, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)))
     while any(process.poll() is None for _, process in processes):
-        time.sleep(10)
+        time.sleep(0.5 if changes else 10)
         for run, _ in processes:
             written = run.with_suffix(".log").read_text(encoding="utf-8", errors="replace").splitlines()
             say(f"{run.name}: {written[-1] if written else 'starting'}")
@@ -164,6 +219,9 @@ def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str])
         if process.returncode:
             raise RegardError(f"training in {run} ended with code {process.returncode}; see {run}.log")
     return runs
+
+
+Named = tuple[dict[str, Weights], dict[str, Weights]]  # weights of both directions by name
 
 
 @dataclass(frozen=True)
@@ -183,63 +241,85 @@ class Direction:
         weights = layer_weights(sources, targets, self.model)
         if self.head is not None:
             by_head = dict(self.head.align_words(sources, targets, self.model))
-            weights["learned head"] = [by_head[i].weights for i in range(len(sources))]
+            weights[HEAD] = [by_head[i].weights for i in range(len(sources))]
         return weights
 
 
-def train_heads(
-    directions: list[Direction], choice: AlignmentChoice, folder: Path, pairs: int, steps: int
-) -> list[Direction]:
-    """Align training pairs by the chosen attention, train a head for each direction on these links, or load
-    the heads of an earlier run; return the directions with their heads.
+@dataclass(frozen=True)
+class Aligner:
+    """Both directions, English to the other language first.
+
+    Attributes:
+        joint: the head that sees both.
+        attention: the names of the weights that the heads learned from, for each direction.
     """
-    files = [folder / f"{direction.source}.head.safetensors" for direction in directions]
+
+    directions: tuple[Direction, Direction]
+    joint: JointAlignmentHead | None = None
+    attention: tuple[str, str] = ("", "")
+
+    @property
+    def models(self) -> tuple[Translator, Translator]:
+        return self.directions[0].model, self.directions[1].model
+
+    def weights(self, texts: Sequence[list[str]]) -> Named:
+        """The weights of each direction by name."""
+        weights = self.directions[0].weights(texts), self.directions[1].weights(texts)
+        if self.joint is not None:
+            by_pair = {i: pair for i, *pair in self.joint.align_words(texts[0], texts[1], *self.models)}
+            for side, attention in enumerate(self.attention):
+                weights[side][JOINT] = [by_pair[i][side] for i in range(len(texts[0]))]
+                parts = zip(*(weights[side][name] for name in (attention, HEAD, JOINT)), strict=True)
+                weights[side][MEAN] = [torch.stack(part).mean(0) for part in parts]
+        return weights
+
+
+def train_heads(aligner: Aligner, choice: AlignmentChoice, folder: Path, pairs: int, steps: int) -> Aligner:
+    """Align training pairs by the chosen attention and train the heads on these links, or load those of an
+    earlier run; return the aligner with its heads.
+    """
+    files = [folder / f"{name}.safetensors" for name in ("head-forward", "head-backward", "head-joint")]
     if not all(file.is_file() for file in files):
-        english, other = (_short_sentences(folder, language, pairs) for language in _languages(folder))
-        say(f"aligning {len(english):,} training pairs")
-        views = [_view(choice.forward), _view(choice.backward)]
-        weights = [
-            dict(align_words(*direction.sides((english, other)), direction.model, view))
-            for direction, view in zip(directions, views, strict=True)
-        ]
-        links = [
-            choice.selection.joined(weights[0][i].weights, weights[1][i].weights) for i in range(len(english))
-        ]
-        for direction, file in zip(directions, files, strict=True):
+        texts = _short_sentences(folder, pairs)
+        links = _links(aligner, choice, texts)
+        for direction, file in zip(aligner.directions, files, strict=False):
             own = links if direction.source == 0 else [flipped(pair) for pair in links]
-            _train_head(direction, (english, other), own, steps, file)
-    heads = [
-        AlignmentHead.load(file, direction.model) for file, direction in zip(files, directions, strict=True)
-    ]
-    return [Direction(d.model, d.source, head) for d, head in zip(directions, heads, strict=True)]
-
-
-def _train_head(
-    direction: Direction, texts: Sequence[list[str]], links: list[Links], steps: int, file: Path
-) -> None:
-    say(f"training the head of the translator {'from' if direction.source == 0 else 'into'} English")
-    report = lambda step, loss: say(f"head, step {step}: loss {loss:.3f}") if step % 100 == 0 else None  # noqa: E731
-    head = train_alignment_head(direction.model, *direction.sides(texts), links, HeadTraining(steps), report)
-    head.save(file)
-
-
-def _languages(folder: Path) -> tuple[str, str]:
-    return "en", next(
-        task.language for task in TASKS.values() if (folder / f"train.{task.language}").is_file()
+            say(f"training {file.stem}")
+            sides = direction.sides(texts)
+            train_alignment_head(direction.model, *sides, own, HeadTraining(steps), _report).save(file)
+        say("training head-joint")
+        train_joint_head(*aligner.models, *texts, links, HeadTraining(steps), _report).save(files[2])
+    first, second = (
+        Direction(d.model, d.source, AlignmentHead.load(file, d.model))
+        for d, file in zip(aligner.directions, files, strict=False)
     )
+    joint = JointAlignmentHead.load(files[2], *aligner.models)
+    return Aligner((first, second), joint, (choice.forward, choice.backward))
 
 
-def _short_sentences(folder: Path, language: str, count: int) -> list[str]:
-    """One language of the first training pairs with at most 40 words on each side."""
-    columns = []
-    for name in _languages(folder):
-        block = (line for part in lines(folder / f"train.{name}") for line in part)
-        columns.append([line for line, _ in zip(block, range(4 * count), strict=False)])
-    keep = [
-        i for i, pair in enumerate(zip(*columns, strict=True)) if all(0 < len(x.split()) <= 40 for x in pair)
-    ]
-    column = columns[_languages(folder).index(language)]
-    return [column[i] for i in keep[:count]]
+def _links(aligner: Aligner, choice: AlignmentChoice, texts: Sequence[list[str]]) -> list[Links]:
+    """Links by the attention that was chosen."""
+    say(f"aligning {len(texts[0]):,} training pairs")
+    forward, backward = (
+        dict(align_words(*direction.sides(texts), direction.model, _view(name)))
+        for direction, name in zip(aligner.directions, (choice.forward, choice.backward), strict=True)
+    )
+    pairs = range(len(texts[0]))
+    return [choice.selection.joined(forward[i].weights, backward[i].weights) for i in pairs]
+
+
+def _report(step: int, loss: float) -> None:
+    if step % 100 == 0:
+        say(f"step {step}: loss {loss:.3f}")
+
+
+def _short_sentences(folder: Path, count: int) -> tuple[list[str], list[str]]:
+    """The first training pairs with at most 40 words on each side, gold text included: English, other."""
+    names = ["en", next(x for x in TASKS if (folder / f"train.{x}").is_file())]
+    columns = ((line for block in lines(folder / f"train.{name}") for line in block) for name in names)
+    short = (pair for pair in zip(*columns, strict=True) if all(0 < len(line.split()) <= 40 for line in pair))
+    english, other = zip(*islice(dict.fromkeys(short), count), strict=True)  # each pair once
+    return list(english), list(other)
 
 
 def _view(name: str) -> View:
@@ -247,70 +327,124 @@ def _view(name: str) -> View:
     return View(int(layer), shift=step == "reads")
 
 
-def score_halves(texts: Any, gold: list[Gold], directions: list[Direction]) -> tuple[list[Links], list[str]]:
-    """The links of every pair by a choice on the other half, and descriptions of the two choices."""
+def chosen_from(weights: Named, kind: str) -> Named:
+    """The weights of one of KINDS."""
+    learned = KINDS[kind]
+    is_chosen = lambda name: name == learned if learned else name not in KINDS.values()  # noqa: E731
+    forward, backward = ({name: w for name, w in side.items() if is_chosen(name)} for side in weights)
+    return forward, backward
+
+
+def part(weights: Named, rows: slice) -> Named:
+    forward, backward = ({name: w[rows] for name, w in side.items()} for side in weights)
+    return forward, backward
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A test score, the error on the pairs that the choice was made on, and the choice in words."""
+
+    name: str
+    score: AlignmentScore
+    trial_aer: float
+    choice: str
+
+
+def evaluate(task: Task, aligner: Aligner) -> list[Scored]:
+    """Choose for each kind of weights on the trial set, and score the test set."""
+    english, other, gold = task.read("test")
+    test = aligner.weights(_lower((english, other)))
+    kinds = list(KINDS) if aligner.joint else ["attention"]
+    if task.trial is not None:
+        *texts, trial_gold = task.read(task.trial)
+        trial = aligner.weights(_lower(texts))
+        choices = {kind: choose_alignment(*chosen_from(trial, kind), trial_gold) for kind in kinds}
+        return [
+            Scored(kind, score(choice.links(*test), gold), choice.score.aer, str(choice))
+            for kind, choice in choices.items()
+        ]
+    return [_score_halves(kind, chosen_from(test, kind), gold) for kind in kinds]
+
+
+def _score_halves(kind: str, weights: Named, gold: list[Gold]) -> Scored:
+    """Every pair is scored by a choice on the other half."""
     half = len(gold) // 2
-    weights = [direction.weights(texts) for direction in directions]
     links: list[Links] = []
     choices = []
     for chosen_on, scored in ((slice(half, None), slice(0, half)), (slice(0, half), slice(half, None))):
-        part = [{name: w[chosen_on] for name, w in side.items()} for side in weights]
-        choice = choose_alignment(part[0], part[1], gold[chosen_on])
-        choices.append(f"{choice} ({100 * choice.score.aer:.1f} on its half)")
-        rest = [{name: w[scored] for name, w in side.items()} for side in weights]
-        links += choice.links(rest[0], rest[1])
-    return links, choices
+        choices.append(choose_alignment(*part(weights, chosen_on), gold[chosen_on]))
+        links += choices[-1].links(*part(weights, scored))
+    trial = sum(choice.score.aer for choice in choices) / 2
+    return Scored(kind, score(links, gold), trial, "; ".join(map(str, choices)))
 
 
-def evaluate(task: Task, directions: list[Direction]) -> tuple[AlignmentScore, str]:
-    """The score of the test set, and how it was chosen."""
-    english, other, gold = task.read("test")
-    if task.trial is None:
-        links, choices = score_halves((english, other), gold, directions)
-        return score(links, gold), "; ".join(choices)
-    choice = choose(task, directions)
-    weights = [direction.weights((english, other)) for direction in directions]
-    return score(
-        choice.links(weights[0], weights[1]), gold
-    ), f"{choice} ({100 * choice.score.aer:.1f} on the trial set)"
+def choose_attention(task: Task, aligner: Aligner) -> AlignmentChoice:
+    """The attention on the trial set that heads learn from; without one, on the first half of the test set.
 
-
-def choose(task: Task, directions: list[Direction], attention_only: bool = False) -> AlignmentChoice:
-    """The choice on the trial set; without one, on the first half of the test set."""
+    No gold link reaches a head, only a layer, a step and a way to join.
+    """
     english, other, gold = task.read(task.trial or "test")
     count = len(gold) if task.trial else len(gold) // 2
-    texts = (english[:count], other[:count])
-    weights = [direction.weights(texts) for direction in directions]
-    if attention_only:
-        weights = [{name: w for name, w in side.items() if name != "learned head"} for side in weights]
-    return choose_alignment(weights[0], weights[1], gold[:count])
+    weights = aligner.weights(_lower((english[:count], other[:count])))
+    return choose_alignment(*chosen_from(weights, "attention"), gold[:count])
+
+
+def _lower(texts: Sequence[list[str]]) -> list[list[str]]:
+    return [[line.lower() for line in column] for column in texts]
 
 
 def run(task: Task, options: argparse.Namespace) -> str:
+    """Do everything that is not done; write the log and return it as a table."""
     folder = options.folder / task.language
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(task, folder, 600 if options.tiny else None)
+    limit = 600 if options.tiny else options.limit
+    write_text(task, folder, limit, 0 if options.without_gold else COPIES)
     runs = train_both(task, folder, options.minutes, TINY if options.tiny else ())
     device = pick_device("cpu" if options.tiny else "auto")
-    directions = [Direction(regard.load(path, device), i) for i, path in enumerate(runs)]
-    rows = []
+    first, second = (Direction(regard.load(path, device), i) for i, path in enumerate(runs))
+    aligner = Aligner((first, second))
     say("choosing layers")
-    result, how = evaluate(task, directions)
-    rows.append(("attention", result, how))
-    # Without a trial set, the attention that a head learns from is chosen on pairs that are scored later. No
-    # gold link reaches the head, only a layer and a way to join.
-    choice = choose(task, directions, attention_only=True)
     pairs, steps = (50, 10) if options.tiny else (options.pairs, options.steps)
-    directions = train_heads(directions, choice, folder, pairs, steps)
-    result, how = evaluate(task, directions)
-    rows.append(("attention and learned heads", result, how))
-    table = ["| links by | AER | precision | recall | chosen |", "|---|---|---|---|---|"]
-    for name, result, how in rows:
-        scores = " | ".join(f"{100 * x:.1f}" for x in (result.aer, result.precision, result.recall))
-        table.append(f"| {name} | {scores} | {how} |")
-    text = "\n".join(table)
-    write_file(folder / "result.md", text + "\n")
-    return text
+    aligner = train_heads(aligner, choose_attention(task, aligner), folder, pairs, steps)
+    rows = evaluate(task, aligner)
+    log = {
+        "command": f"python -m benchmarks.align {' '.join(options.arguments)}", "regard": __version__,
+        "date": machine.today(), "device": device_name(), "seed": 1, "gold": task.gold,
+        "pairs": sum(len(block) for block in lines(folder / "train.en")), "head_pairs": pairs,
+        "head_steps": steps, "translators": [translator(path) for path in runs],
+        "rows": [
+            {"links": row.name, "trial_aer": row.trial_aer, "chosen": row.choice, **row.score.as_dict()}
+            for row in rows
+        ],
+    }  # fmt: skip
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_file(options.out, json.dumps(log, indent=1, ensure_ascii=False) + "\n")
+    return table(rows)
+
+
+def translator(run: Path) -> dict[str, Any]:
+    """Direction, steps, minutes and validation BLEU of a run."""
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    return {"direction": run.name, **{key: report[key] for key in ("steps", "seconds", "flops", "scores")}}
+
+
+def table(rows: list[Scored]) -> str:
+    """The scores in per cent. The row of the test score is that with the lowest trial error."""
+    best = min(rows, key=lambda row: row.trial_aer)
+    text = [
+        "| links by | AER on the trial set | AER | precision | recall | chosen |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        numbers = (row.trial_aer, row.score.aer, row.score.precision, row.score.recall)
+        name = f"**{row.name}**" if row is best else row.name
+        scores = " | ".join(f"{100 * x:.1f}" for x in numbers)
+        text.append(f"| {name} | {scores} | {row.choice} |")
+    return "\n".join(text)
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else machine.cpu_name()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -320,11 +454,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/align"), help="folder of texts, runs and result"
     )
-    parser.add_argument("--minutes", type=float, default=4.8, help="training of both directions")
-    parser.add_argument("--pairs", type=int, default=10_000, help="training pairs of the alignment heads")
-    parser.add_argument("--steps", type=int, default=400, help="training steps of the alignment heads")
+    parser.add_argument("--minutes", type=float, default=5.0, help="training of both directions")
+    parser.add_argument("--limit", type=int, help="training pairs of the translators; default: all")
+    parser.add_argument("--pairs", type=int, default=30_000, help="training pairs of the alignment heads")
+    parser.add_argument("--steps", type=int, default=1000, help="training steps of each alignment head")
+    parser.add_argument("--without-gold", action="store_true", help="leave the gold text out of training")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/align-LANGUAGE.json")
     parser.add_argument("--tiny", action="store_true", help="a small run on a CPU that checks every part")
-    options = parser.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
+    name = f"align-{options.language}.json"
+    options.out = options.out or (options.folder / name if options.tiny else RESULTS / name)
     print(machine.stamp(), flush=True)
     try:
         print(run(TASKS[options.language], options))
