@@ -191,6 +191,13 @@ if log:
 # Europarl have 15.7 (one direction) and 11.8 (both joined): [alignment](../alignment.md), regard 0.4.0,
 # 2026-11-15.
 
+# %%
+for language, gold in (("fr", "Hansards"), ("de", "Europarl")):
+    log = read_log(f"align-{language}", f"python -m benchmarks.align {language}")
+    for row in log["rows"] if log else ():
+        test, trial = 100 * row["aer"], 100 * row["trial_aer"]
+        print(f"{gold:9} {row['links']:20} AER {test:5.1f}, on the trial set {trial:5.1f}")
+
 # %% [markdown]
 # ## What small data does not show
 # A translator of some hundred steps aligns the words that it has learned to translate and guesses the rest:
