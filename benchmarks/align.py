@@ -9,7 +9,8 @@ heads on links of the chosen attention, one for each direction (SHIFT-AET, Chen 
 the states of both translators (joint_alignment.py), chooses again, scores the test set, and writes
 benchmarks/results/align-LANGUAGE.json. Everything finished is kept in the folder: run the command again to
 resume. benchmarks/README.md has the minutes on an H200; `--tiny` is a small run on a CPU that checks every
-part and aligns nothing well.
+part and aligns nothing well. The weights between the words of trial and test set are stored in weights.npz;
+`--weights NPZ` chooses and scores them again without a model.
 
 The gold text without its links is part of the training text, as it is for the published aligners (the scripts
 of lilt/alignment-scripts train on "plustest"): an aligner is given the pairs that it aligns. `--without-gold`
@@ -37,6 +38,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import regard
@@ -47,7 +49,7 @@ from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
 from regard.evaluation.alignment import AlignmentScore, Gold, read_gold, score
 from regard.evaluation.alignment_choice import AlignmentChoice, Weights, choose_alignment, layer_weights
-from regard.files.atomic import write_file
+from regard.files.atomic import atomic_path, write_file
 from regard.models.translator import Translator
 from regard.pipelines.align import View, align_words
 from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
@@ -280,15 +282,17 @@ def train_heads(aligner: Aligner, choice: AlignmentChoice, folder: Path, pairs: 
     """
     files = [folder / f"{name}.safetensors" for name in ("head-forward", "head-backward", "head-joint")]
     if not all(file.is_file() for file in files):
-        texts = _short_sentences(folder, pairs)
+        texts, options = _short_sentences(folder, pairs), HeadTraining(steps)
         links = _links(aligner, choice, texts)
+        if not files[2].is_file():
+            say("training head-joint")
+            train_joint_head(*aligner.models, *texts, links, options, _report).save(files[2])
         for direction, file in zip(aligner.directions, files, strict=False):
-            own = links if direction.source == 0 else [flipped(pair) for pair in links]
-            say(f"training {file.stem}")
-            sides = direction.sides(texts)
-            train_alignment_head(direction.model, *sides, own, HeadTraining(steps), _report).save(file)
-        say("training head-joint")
-        train_joint_head(*aligner.models, *texts, links, HeadTraining(steps), _report).save(files[2])
+            if not file.is_file():
+                say(f"training {file.stem}")
+                own = links if direction.source == 0 else [flipped(pair) for pair in links]
+                sides = direction.sides(texts)
+                train_alignment_head(direction.model, *sides, own, options, _report).save(file)
     first, second = (
         Direction(d.model, d.source, AlignmentHead.load(file, d.model))
         for d, file in zip(aligner.directions, files, strict=False)
@@ -350,20 +354,52 @@ class Scored:
     choice: str
 
 
-def evaluate(task: Task, aligner: Aligner) -> list[Scored]:
+def all_weights(task: Task, aligner: Aligner) -> dict[str, Named]:
+    """The weights of the test set, and of the trial set if there is one, by split."""
+    splits = ("test",) if task.trial is None else (task.trial, "test")
+    return {split: aligner.weights(_lower(task.read(split)[:2])) for split in splits}
+
+
+def save_weights(path: Path, weights: dict[str, Named]) -> None:
+    """Store weights in half precision, the matrices of a set one after the other."""
+    arrays = {
+        f"{split}|{side}|{name}": torch.cat([w.flatten() for w in matrices]).numpy().astype(np.float16)
+        for split, sides in weights.items()
+        for side, by_name in enumerate(sides)
+        for name, matrices in by_name.items()
+    }
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def load_weights(path: Path, task: Task) -> dict[str, Named]:
+    """Read weights of `save_weights`; the words of the gold text give the sizes."""
+    weights: dict[str, Named] = {}
+    with np.load(path) as arrays:
+        for key in arrays.files:
+            split, side, name = key.split("|")
+            english, other, _ = task.read(split)
+            sizes = [(len(b.split()), len(a.split())) for a, b in zip(english, other, strict=True)]
+            flat = torch.from_numpy(arrays[key]).double()
+            parts = flat.split([rows * columns for rows, columns in sizes])
+            shapes = [size if side == "0" else size[::-1] for size in sizes]
+            both = weights.setdefault(split, ({}, {}))
+            both[int(side)][name] = [w.view(shape) for w, shape in zip(parts, shapes, strict=True)]
+    return weights
+
+
+def evaluate(task: Task, weights: dict[str, Named]) -> list[Scored]:
     """Choose for each kind of weights on the trial set, and score the test set."""
-    english, other, gold = task.read("test")
-    test = aligner.weights(_lower((english, other)))
-    kinds = list(KINDS) if aligner.joint else ["attention"]
-    if task.trial is not None:
-        *texts, trial_gold = task.read(task.trial)
-        trial = aligner.weights(_lower(texts))
-        choices = {kind: choose_alignment(*chosen_from(trial, kind), trial_gold) for kind in kinds}
-        return [
-            Scored(kind, score(choice.links(*test), gold), choice.score.aer, str(choice))
-            for kind, choice in choices.items()
-        ]
-    return [_score_halves(kind, chosen_from(test, kind), gold) for kind in kinds]
+    test, gold = weights["test"], task.read("test")[2]
+    kinds = [kind for kind in KINDS if chosen_from(test, kind)[0]]
+    if task.trial is None:
+        return [_score_halves(kind, chosen_from(test, kind), gold) for kind in kinds]
+    trial, trial_gold = weights[task.trial], task.read(task.trial)[2]
+    choices = {kind: choose_alignment(*chosen_from(trial, kind), trial_gold) for kind in kinds}
+    return [
+        Scored(kind, score(choice.links(*test), gold), choice.score.aer, str(choice))
+        for kind, choice in choices.items()
+    ]
 
 
 def _score_halves(kind: str, weights: Named, gold: list[Gold]) -> Scored:
@@ -395,6 +431,8 @@ def _lower(texts: Sequence[list[str]]) -> list[list[str]]:
 
 def run(task: Task, options: argparse.Namespace) -> str:
     """Do everything that is not done; write the log and return it as a table."""
+    if options.weights is not None:
+        return table(evaluate(task, load_weights(options.weights, task)))
     folder = options.folder / task.language
     folder.mkdir(parents=True, exist_ok=True)
     limit = 600 if options.tiny else options.limit
@@ -406,7 +444,9 @@ def run(task: Task, options: argparse.Namespace) -> str:
     say("choosing layers")
     pairs, steps = (50, 10) if options.tiny else (options.pairs, options.steps)
     aligner = train_heads(aligner, choose_attention(task, aligner), folder, pairs, steps)
-    rows = evaluate(task, aligner)
+    weights = all_weights(task, aligner)
+    save_weights(folder / "weights.npz", weights)
+    rows = evaluate(task, weights)
     log = {
         "command": f"python -m benchmarks.align {' '.join(options.arguments)}", "regard": __version__,
         "date": machine.today(), "device": device_name(), "seed": 1, "gold": task.gold,
@@ -459,6 +499,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=30_000, help="training pairs of the alignment heads")
     parser.add_argument("--steps", type=int, default=1000, help="training steps of each alignment head")
     parser.add_argument("--without-gold", action="store_true", help="leave the gold text out of training")
+    parser.add_argument("--weights", type=Path, metavar="NPZ", help="choose and score stored weights, only")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/align-LANGUAGE.json")
     parser.add_argument("--tiny", action="store_true", help="a small run on a CPU that checks every part")
     arguments = sys.argv[1:] if argv is None else argv

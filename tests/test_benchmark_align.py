@@ -61,7 +61,8 @@ def test_without_a_trial_set_no_pair_is_scored_by_a_choice_that_saw_it():
 
 
 def test_each_kind_of_weights_is_chosen_by_itself():
-    weights = ({"layer 0, reads": [], HEAD: [], JOINT: [], MEAN: []},) * 2
+    side = {"layer 0, reads": [], HEAD: [], JOINT: [], MEAN: []}
+    weights = (side, side)
     names = [list(align.chosen_from(weights, kind)[0]) for kind in align.KINDS]
     assert names == [["layer 0, reads"], [HEAD], [JOINT], [MEAN]]
 
@@ -83,6 +84,20 @@ def test_an_interrupted_translator_is_not_finished(tmp_path):
         assert align.is_finished(tmp_path) is finished
 
 
+def test_stored_weights_are_those_that_were_scored(corpora, tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    forward = [torch.rand(2, 2, generator=draw), torch.rand(1, 1, generator=draw)]
+    sides = {"layer 0, reads": forward}, {"layer 1, generates": [w.T.contiguous() for w in forward]}
+    align.save_weights(tmp_path / "weights.npz", {"test": sides})
+    loaded = align.load_weights(tmp_path / "weights.npz", TASK)["test"]
+    for side, again in zip(sides, loaded, strict=True):
+        assert list(side) == list(again)
+        for a, b in zip(*(next(iter(x.values())) for x in (side, again)), strict=True):
+            assert torch.allclose(a.double(), b, atol=1e-3)
+    (row,) = align.evaluate(TASK, {"test": loaded})
+    assert row.name == "attention" and row.score.sentences == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["fr", "de"])
 def test_a_tiny_run_goes_through_every_part_and_resumes(language, tmp_path, capsys):
@@ -96,3 +111,5 @@ def test_a_tiny_run_goes_through_every_part_and_resumes(language, tmp_path, caps
     table = capsys.readouterr().out
     assert align.main(arguments) == 0
     assert capsys.readouterr().out == table
+    assert align.main([language, "--weights", str(tmp_path / language / "weights.npz")]) == 0
+    assert capsys.readouterr().out.count("\n| ") == len(align.KINDS)
