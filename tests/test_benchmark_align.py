@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 import torch
-from benchmarks import align
+from benchmarks import align, align_peer
 from benchmarks.align import HEAD, JOINT, MEAN, Scored, Task
 
 from regard.evaluation.alignment import AlignmentScore, Gold
@@ -113,3 +113,26 @@ def test_a_tiny_run_goes_through_every_part_and_resumes(language, tmp_path, caps
     assert capsys.readouterr().out == table
     assert align.main([language, "--weights", str(tmp_path / language / "weights.npz")]) == 0
     assert capsys.readouterr().out.count("\n| ") == len(align.KINDS)
+
+
+def test_the_peer_gets_the_same_text_and_its_links_are_read(corpora, tmp_path):
+    """The program here writes the diagonal; the last pairs are the test set."""
+    program = tmp_path / "diagonal"
+    program.write_text(
+        "#!/usr/bin/env python3\n"
+        "import sys\n"
+        "options = dict(zip(sys.argv[1:], sys.argv[2:]))\n"
+        "rows = open(options['-s']).read().splitlines()[1:]\n"
+        "text = ''.join(' '.join(f'{i}-{i}' for i in range(int(r.split()[0]))) + chr(10) for r in rows)\n"
+        "for name in ('-f', '-r'):\n"
+        "    open(options[name], 'w').write(text)\n"
+    )
+    program.chmod(0o755)
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    align.write_text(TASK, folder, None)
+    forward, backward = align_peer.align_both(TASK, folder, str(program))
+    assert forward == backward == [{(0, 0), (1, 1)}, {(0, 0)}]
+    ids = (folder / "eflomal.source").read_text(encoding="utf-8").splitlines()
+    assert ids == ["4 8", "3 0 1 2", "2 3 4", "2 5 6", "1 7"]  # Europarl, then the gold text once
+    assert "| intersection | 0.0 | 100.0 | 100.0 |" in align_peer.table(TASK, forward, backward)

@@ -70,8 +70,8 @@ SUBPACKAGES = {
     """,
     "pictures": "HeadGrid LineChart MatrixPicture Picture save_pictures",
     "pipelines": """
-        AlignmentHead Classification HeadTraining Translation View pharaoh stream train_alignment_head
-        word_attention
+        AlignmentHead Classification HeadTraining JointAlignmentHead Translation View pharaoh stream
+        train_alignment_head train_joint_head word_attention
     """,
     "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",
