@@ -101,7 +101,7 @@ def test_stored_weights_are_those_that_were_scored(corpora, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["fr", "de"])
 def test_a_tiny_run_goes_through_every_part_and_resumes(language, tmp_path, capsys):
-    if not all((align.data_folder() / name).is_dir() for name in (align.TASKS[language].corpus,)):
+    if not (align.data_folder() / align.TASKS[language].corpus).is_dir():
         pytest.skip("needs Europarl in REGARD_DATA")
     arguments = [language, "--tiny", "--folder", str(tmp_path)]
     assert align.main(arguments) == 0
@@ -112,7 +112,8 @@ def test_a_tiny_run_goes_through_every_part_and_resumes(language, tmp_path, caps
     assert align.main(arguments) == 0
     assert capsys.readouterr().out == table
     assert align.main([language, "--weights", str(tmp_path / language / "weights.npz")]) == 0
-    assert capsys.readouterr().out.count("\n| ") == len(align.KINDS)
+    again = capsys.readouterr().out
+    assert all(f"| {name} |" in again.replace("*", "") for name in align.KINDS)
 
 
 def test_the_peer_gets_the_same_text_and_its_links_are_read(corpora, tmp_path):
