@@ -17,6 +17,7 @@ from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.pipelines.align import View, align, align_words, best_view, clearest_view
 from regard.pipelines.alignment_head import AlignmentHead
+from regard.pipelines.joint_alignment import JointAlignmentHead
 from regard.pipelines.word_links import LinkSelection, flipped, grow_diag_final_and, pharaoh
 from tests.models.small import DECODERS, ENCODERS
 
@@ -246,3 +247,21 @@ def test_heads_are_learned_from_links_stored_with_the_models_and_used(made, run)
     assert code == 2 and "leave out --learn, --layer, --head and --shift" in errors
     code, _, errors = run(*files, "--learn", "--gold", path / "gold")
     assert code == 2 and "--learn writes alignment heads instead of links" in errors
+
+
+def test_a_joint_head_is_learned_stored_with_the_forward_model_and_used(made, run):
+    path, forward, backward = made
+    files = ("-i", path / "src", path / "tgt.gz", "--model", path / "forward")
+    both = (*files, "--reverse", path / "backward")
+    code, _, errors = run(*both, "--learned", "--joint")
+    assert code == 2 and "there is no joint alignment head" in errors
+    code, _, errors = run(*both, "--learn", "--joint", "--steps", 3)
+    assert code == 0 and "joint-aligner.safetensors; use it with --learned --joint" in errors
+    code, out, _ = run(*both, "--learned", "--joint")
+    head = JointAlignmentHead.load(path / "forward", forward, backward)
+    weights = {i: pair for i, *pair in head.align_words(SOURCES, TARGETS, forward, backward)}
+    expected = [LinkSelection().joined(*weights[i]) for i in range(len(SOURCES))]
+    assert code == 0 and out == lines(expected)
+    for options in (("--learned", "--joint"), ("--joint", "--reverse", path / "backward")):
+        code, _, errors = run(*files, *options)
+        assert code == 2 and "--joint is for --learn or --learned with --reverse MODEL" in errors

@@ -9,7 +9,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -18,6 +18,7 @@ from regard.cli.option_groups import OUTPUT, SEARCH, OptionGroup, grouped, optio
 
 if TYPE_CHECKING:
     from regard.evaluation.alignment import Gold
+    from regard.models.translator import Translator
     from regard.pipelines.align_file import Aligner, PairAlignment, Pairs
     from regard.pipelines.word_links import Links
 
@@ -123,14 +124,30 @@ class LearningOptions(OptionGroup):
         bool,
         option("--learned", help="Align with the stored head instead of attention.", rich_help_panel=SEARCH),
     ] = False
+    joint: Annotated[
+        bool,
+        option(
+            "--joint",
+            help="With --learn or --learned, and --reverse: one head that sees the states of both models.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = False
     steps: Annotated[
         int, option("--steps", min=1, help="With --learn: training steps.", rich_help_panel=SEARCH)
     ] = 1500
 
-    def check(self, view: ViewOptions, gold: GoldOptions, output: AlignOutputOptions) -> None:
+    def check(
+        self,
+        view: ViewOptions,
+        gold: GoldOptions,
+        output: AlignOutputOptions,
+        direction: DirectionOptions,
+    ) -> None:
         """Raise OptionError for options that exclude each other."""
         from regard.errors import OptionError
 
+        if self.joint and not (direction.reverse and (self.learn or self.learned)):
+            raise OptionError("--joint is for --learn or --learned with --reverse MODEL; add them")
         if self.learned and (self.learn or view.layer or view.head or view.shift):
             raise OptionError(
                 "--learned aligns with a stored head; leave out --learn, --layer, --head and --shift"
@@ -260,12 +277,13 @@ def command(
     from regard.cli.jobs import model_folder
     from regard.pipelines.align_file import Aligner, ViewChoice, count_words, load_translators
     from regard.pipelines.alignment_head import AlignmentHead
+    from regard.pipelines.joint_alignment import JointAlignmentHead
     from regard.pipelines.word_links import LinkSelection
 
     selection = LinkSelection(link.threshold, link.mutual, link.join)
     choice = ViewChoice(view.layer, view.head, view.shift)
     gold.check()
-    learning.check(view, gold, output)
+    learning.check(view, gold, output, direction)
     shared.check_folders(output.output)
     _check_picture(picture, None if input.files else [" ".join(text or [])])
     folder = model_folder(model, "align", text or [], direction.to)
@@ -274,31 +292,35 @@ def command(
     gold_links = gold.read(sizes)
     models = load_translators(folder, direction.reverse, pick_device(device))
     folders = [folder, *([direction.reverse] if direction.reverse else [])]
-    heads = []
-    if learning.learned:
+    heads: Any = []
+    if learning.learned and learning.joint:
+        heads = JointAlignmentHead.load(folder, models[0], cast("Translator", models[1]))
+    elif learning.learned:
         used = zip(folders, models, strict=False)  # without --reverse, one of each
         heads = [AlignmentHead.load(path, loaded) for path, loaded in used if loaded is not None]
     aligner = Aligner(*models, pairs, choice, selection, direction.to, heads)
     if choice.is_automatic:
         _report_views(aligner)
     if learning.learn:
-        _learn(aligner, pairs, folders, learning.steps)
+        _learn(aligner, pairs, folders, learning.steps, learning.joint)
         return
     links = _write_links(aligner, pairs, len(sizes), output, picture, print_links=gold_links is None)
     if gold_links is not None:
         _print_scores(links, gold_links, gold.as_json)
 
 
-def _learn(aligner: Aligner, pairs: Pairs, folders: list[Path], steps: int) -> None:
+def _learn(aligner: Aligner, pairs: Pairs, folders: list[Path], steps: int, joint: bool) -> None:
     """Train alignment heads, and print where they are."""
     from regard.files.progress import track
     from regard.pipelines.align_file import learn_heads
     from regard.pipelines.alignment_head import HeadTraining
 
-    with track(steps * len(folders), "learning alignment", "steps") as bar:
-        paths = learn_heads(aligner, pairs, folders, HeadTraining(steps), lambda step, loss: bar.advance(1))
+    with track(steps * (1 if joint else len(folders)), "learning alignment", "steps") as bar:
+        advance = lambda step, loss: bar.advance(1)  # noqa: E731
+        paths = learn_heads(aligner, pairs, folders, HeadTraining(steps), advance, joint=joint)
     for path in paths:
-        print(f"regard: wrote {path}; use it with --learned", file=sys.stderr)
+        use = "--learned --joint" if joint else "--learned"
+        print(f"regard: wrote {path}; use it with {use}", file=sys.stderr)
 
 
 def _write_links(

@@ -15,12 +15,13 @@ from regard.data.text_files import BAD, LONG
 from regard.errors import DataError, OptionError
 from regard.models.folder import model_in
 from regard.models.frames import require_text
-from regard.models.target_language import add_target, check_target, target_of
+from regard.models.target_language import add_target, check_target, target_languages, target_of
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
 from regard.pipelines.alignment_head import HEAD, AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.input import Reader, Source
 from regard.pipelines.job import convert_write_errors, load_kind
+from regard.pipelines.joint_alignment import JOINT, JointAlignmentHead, train_joint_head
 from regard.pipelines.word_links import Links, LinkSelection, flipped
 
 CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
@@ -143,11 +144,11 @@ class Aligner:
         choice: ViewChoice,
         selection: LinkSelection,
         to: str | None = None,
-        heads: Sequence[AlignmentHead] = (),
+        heads: Sequence[AlignmentHead] | JointAlignmentHead = (),
     ) -> None:
         """`to` is the language of the targets, for a model of several; by default it is guessed from them.
 
-        `heads` are learned ones, one per model, used instead of the models' attention.
+        `heads` are learned ones, one per model or a joint one of both, used instead of the models' attention.
         """
         sources, targets = next(chunks(pairs, SAMPLE))
         self.model, self.reverse, self.selection = model, reverse, selection
@@ -157,6 +158,11 @@ class Aligner:
         self._reverse_to = None if reverse is None else target_of(sources, reverse)
         self.view: View | AlignmentHead | None = None
         self.reverse_view: View | AlignmentHead | None = None
+        self.joint: JointAlignmentHead | None = None
+        if isinstance(heads, JointAlignmentHead):
+            self.joint = heads
+            self.two_models()
+            return
         if heads:
             self.view, self.reverse_view = (*heads, None)[:2]
             return
@@ -174,14 +180,38 @@ class Aligner:
         self, sources: list[str], targets: list[str], advance: Callable[[int], None]
     ) -> list[PairAlignment]:
         """Align pairs, in order; calls `advance(1)` after each sentence of each pass."""
-        tagged = add_target(sources, self.model, self._to)
+        if self.joint is not None:
+            joint = {}
+            for i, *pair in self.joint.align_words(sources, targets, *self.two_models()):
+                joint[i] = pair
+                advance(self.passes)
+            by_pair = (joint[i] for i in range(len(sources)))
+            return [PairAlignment(w, self.selection.joined(w, back)) for w, back in by_pair]
+        tagged, tagged_targets = self.tagged(sources, targets)
         weights = _weights(self.model, tagged, targets, self.view, advance)
         if self.reverse is None:
             return [PairAlignment(w, self.selection.links(w)) for w in weights]
-        tagged = add_target(targets, self.reverse, self._reverse_to)
-        backward = _weights(self.reverse, tagged, sources, self.reverse_view, advance)
+        backward = _weights(self.reverse, tagged_targets, sources, self.reverse_view, advance)
         pairs = zip(weights, backward, strict=True)
         return [PairAlignment(w, self.selection.joined(w, back)) for w, back in pairs]
+
+    def two_models(self) -> tuple[Translator, Translator]:
+        """Both translators, for a joint head; an error if one is missing or has several target languages."""
+        if self.reverse is None:
+            raise OptionError("a joint alignment head needs two translators; name the other with --reverse")
+        if any(map(target_languages, (self.model, self.reverse))):
+            raise OptionError(
+                "a joint alignment head needs translators into one language each; leave --joint out"
+            )
+        return self.model, self.reverse
+
+    def tagged(self, sources: list[str], targets: list[str]) -> tuple[list[str], list[str]]:
+        """Sources and targets as the models read them, with a language token for models of several."""
+        reverse = self.reverse
+        return (
+            add_target(sources, self.model, self._to),
+            targets if reverse is None else add_target(targets, reverse, self._reverse_to),
+        )
 
 
 def load_translator(folder: Path, device: Any) -> Translator:
@@ -197,14 +227,26 @@ def learn_heads(
     folders: Sequence[Path],
     options: HeadTraining,
     report: Callable[[int, float], None] = lambda step, loss: None,
+    *,
+    joint: bool = False,
 ) -> list[Path]:
-    """Train an alignment head of each model on the links of the pairs; write it into the model's folder."""
+    """Train an alignment head of each model on the links of the pairs; write it into the model's folder.
+
+    With `joint`, train one head of both models; it is written into the first folder.
+    """
+    models = aligner.two_models() if joint else None
     sources, targets, links = [], [], []
     for some_sources, some_targets in chunks(pairs):
         links += [pair.links for pair in aligner(some_sources, some_targets, lambda count: None)]
         sources, targets = sources + some_sources, targets + some_targets
+    if models is not None:
+        path = model_in(folders[0]) / JOINT
+        train_joint_head(*models, sources, targets, links, options, report).save(path)
+        return [path]
     paths = []
-    sides = ((sources, targets, links), (targets, sources, [flipped(pair) for pair in links]))
+    tagged_sources, tagged_targets = aligner.tagged(sources, targets)
+    backward = [flipped(pair) for pair in links]
+    sides = ((tagged_sources, targets, links), (tagged_targets, sources, backward))
     for folder, model, side in zip(folders, (aligner.model, aligner.reverse), sides, strict=False):
         assert model is not None
         paths.append(model_in(folder) / HEAD)

@@ -30,10 +30,13 @@ from regard.attention.attend import weights as attention_weights
 from regard.attention.position_masks import Padding
 from regard.errors import DataError, FolderError
 from regard.files.atomic import atomic_path
+from regard.models.folder import model_in
 from regard.models.translator import Translator
 from regard.pipelines.alignment_head import BATCH_TOKENS, HeadTraining, decoder_layer
 from regard.pipelines.pair_states import PairBatch, TokenPairs, reading_states, stacked
 from regard.pipelines.word_links import Links
+
+JOINT = "joint-aligner.safetensors"  # in the folder of the forward model
 
 
 class WordStates(NamedTuple):
@@ -102,9 +105,12 @@ class JointAlignmentHead(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, forward: Translator, backward: Translator) -> JointAlignmentHead:
-        """Read the weights of a head for these two models."""
-        if not Path(path).is_file():
-            raise FolderError(f"there is no joint alignment head {path}; train one with train_joint_head")
+        """Read the weights of a head for these two models, from a file or from the forward model's folder."""
+        path = model_in(Path(path)) / JOINT if Path(path).is_dir() else Path(path)
+        if not path.is_file():
+            raise FolderError(
+                f"there is no joint alignment head {path}; train one with `regard align --learn --joint`"
+            )
         try:
             with safe_open(str(path), "pt") as stored:
                 metadata = stored.metadata() or {}
