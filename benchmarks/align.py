@@ -18,12 +18,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +46,7 @@ from regard.pipelines.align import View, align_words
 from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.word_links import Links, flipped
 
+WORKERS = min(8, os.cpu_count() or 1)
 TOKENS = re.compile(
     r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE
 )
@@ -124,6 +130,29 @@ def write_text(task: Task, folder: Path, limit: int | None) -> None:
                     written += len(block)
                     if written == limit:
                         break
+
+
+def all_as_in_gold(rows: Iterable[str], language: str, task: str) -> list[str]:
+    """Sentences in the spelling of the gold text, lower-cased, by several processes."""
+    rows = iter(rows)
+    blocks = iter(lambda: list(islice(rows, 10_000)), [])
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        return [
+            line
+            for block in pool.map(partial(_spell, language=language, task=task), blocks)
+            for line in block
+        ]
+
+
+def _spell(block: list[str], language: str, task: str) -> list[str]:
+    return [as_in_gold(line, language, task).lower() for line in block]
+
+
+def gold_pairs(task: Task) -> list[tuple[str, str]]:
+    """The texts of the trial and the test set, lower-cased."""
+    splits = ("test",) if task.trial is None else (task.trial, "test")
+    texts = [task.read(split)[:2] for split in splits]
+    return [(english.lower(), other.lower()) for pair in texts for english, other in zip(*pair, strict=True)]
 
 
 def say(text: str) -> None:

@@ -5,7 +5,9 @@ change to the one before, with the same data, batches and steps. Then scores BLE
 alignment error, faithfulness of attention and training FLOPs, tests whether the BLEU of each differs from
 that of the one before, and writes benchmarks/results/progression-CORPUS.json, which lessons 9, 10 and 11
 read. Run the same command again after an interruption: finished models are kept, and a model in training
-resumes at its last checkpoint.
+resumes at its last checkpoint. `--jobs 6` trains the models side by side: a recurrent model leaves most of a
+GPU idle. `--minutes` limits the training of each model; the log has the steps that it took. `--tiny` checks
+every part in some seconds per model.
 
 English-French text is lower-cased and spelled as the gold alignments of the Hansards (see
 benchmarks.align), so its BLEU is that of the tokens as they are and is comparable only within the
@@ -16,9 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +31,9 @@ import torch
 
 import regard
 from benchmarks.align import TASKS as GOLD
-from benchmarks.align import as_in_gold
+from benchmarks.align import all_as_in_gold
 from benchmarks.peers import machine
+from regard.attention.devices import pick_device
 from regard.data import corpora
 from regard.data.text_files import lines
 from regard.errors import RegardError
@@ -43,6 +49,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 EXPLAINED = 50  # test sentences for faithfulness
 VALIDATION_LINES = 500
+TINY_LINES = {"train": 300, "test": 12, "validation": 12}
 EXAMPLES = (  # Enevoldsen's and Deep Learning IX's sentences, in the spelling of the gold text
     ("he hit me with a pie .", "il me a entarté ."),
     ("cats do not like dogs .", "les chats ne aiment pas les chiens ."),
@@ -117,7 +124,9 @@ SMALL_TRANSFORMER = (
 SMALL_WIDTHS = {"projected": 32, "bahdanau": 64}  # of the attention
 
 
-def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Path) -> list[str]:
+def overrides(
+    step: Step, task: Task, size: str, steps: int, seed: int, text: Path, minutes: float | None = None
+) -> list[str]:
     """What changes in the recipe: the data, the size of the run, and the step's own keys."""
     every = max(1, steps // 2)
     changed = [
@@ -128,6 +137,8 @@ def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Pa
         f"training.steps={steps}", f"training.validate_every={every}", "training.average=1",
         f"training.save_every={max(1, steps // 10)}", "training.patience=null",
     ]  # fmt: skip
+    if minutes is not None:
+        changed.append(f"training.minutes={minutes}")
     if size == "small":
         changed += [*SMALL, *(SMALL_TRANSFORMER if step.is_transformer else SMALL_RECURRENT)]
         changed.append(f"schedule.warmup={max(1, steps // 4)}")
@@ -136,7 +147,7 @@ def overrides(step: Step, task: Task, size: str, steps: int, seed: int, text: Pa
     return changed
 
 
-def write_text(task: Task, folder: Path, size: str) -> None:
+def write_text(task: Task, folder: Path, size: str, tiny: bool = False) -> None:
     """Write the splits of the corpus as pairs of files, once."""
     if (folder / "validation.target").is_file():  # the last one
         return
@@ -145,11 +156,11 @@ def write_text(task: Task, folder: Path, size: str) -> None:
     common: list[set[str]] | None = None
     for role, limit in (("train", None), ("test", None), ("validation", VALIDATION_LINES)):
         print(f"writing {folder / role}", file=sys.stderr, flush=True)
-        pairs = [
-            (spelled(source, task.source, task), spelled(target, task.target, task))
-            for source, target in corpus.rows(corpus.roles.get(role, role), task.source, task.target)
-        ]
-        if task.common is not None and size == "small":
+        rows = corpus.rows(corpus.roles.get(role, role), task.source, task.target)
+        columns = zip(*(islice(rows, TINY_LINES[role]) if tiny else rows), strict=True)
+        languages = (task.source, task.target)
+        pairs = list(zip(*(map(spelled, columns, languages, (task, task))), strict=True))
+        if task.common is not None and size == "small" and not tiny:
             common = common or common_words(pairs, task.common)
             pairs = [
                 pair
@@ -160,8 +171,9 @@ def write_text(task: Task, folder: Path, size: str) -> None:
             write_file(folder / f"{role}.{side}", "".join(f"{line}\n" for line in column))
 
 
-def spelled(text: str, language: str, task: Task) -> str:
-    return as_in_gold(text, language, "fr").lower() if task.in_gold_spelling else text
+def spelled(column: tuple[str, ...], language: str, task: Task) -> list[str]:
+    """The sentences of a language as the models read them."""
+    return all_as_in_gold(column, language, "fr") if task.in_gold_spelling else list(column)
 
 
 def common_words(pairs: list[tuple[str, str]], counts: tuple[int, int]) -> list[set[str]]:
@@ -272,12 +284,60 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else machine.cpu_name()
 
 
+def side_by_side(options: argparse.Namespace, folder: Path) -> None:
+    """Train and measure the models that are not done in processes of their own; their logs are in the folder.
+
+    A process that fails is reported; the model is then tried again by this process.
+    """
+    same = ["--corpus", options.corpus, "--size", options.size, "--steps", str(options.steps)]
+    same += ["--seed", str(options.seed), "--runs", str(options.runs), "--part"]  # the text is there
+    same += [] if options.minutes is None else ["--minutes", str(options.minutes)]
+
+    def one(name: str) -> tuple[str, int]:
+        command = [sys.executable, "-m", "benchmarks.progression", "--models", name, *same]
+        with (folder / f"{name}.log").open("ab") as log:
+            return name, subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+
+    waiting = [name for name in options.models if not (folder / f"{name}.json").is_file()]
+    print(f"training {', '.join(waiting)}: {options.jobs} at a time, logs in {folder}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for name, code in pool.map(one, waiting):
+            if code:
+                print(f"{name} ended with code {code}; see {folder / name}.log", flush=True)
+
+
+def finish_model(name: str, task: Task, folder: Path, text: Path, options: argparse.Namespace) -> bool:
+    """Train a model, or resume its run, and measure it; False if training was interrupted."""
+    step = STEPS[name]
+    print(f"{name}: training in {folder / name}", flush=True)
+    changed = overrides(step, task, options.size, options.steps, options.seed, text, options.minutes)
+    result = train_or_resume(step, folder / name, changed)
+    if not result.finished:
+        print(f"{name}: interrupted at step {result.steps}; run the command again to resume")
+        return False
+    model: Any = regard.load(result.folder, pick_device("auto"))
+    sources, _ = read_pairs(text, "test")
+    translated = regard.translate(sources, model, beam=1 if options.size == "small" else 5)
+    translations = [str(line) for line in translated]
+    write_file(folder / f"{name}.txt", "".join(f"{line}\n" for line in translations))
+    record = {
+        "title": step.title, "recipe": f"multi30k-de-en-{step.recipe}",
+        "changed": list(step.overrides),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "flops": result.flops, "minutes": round(result.seconds / 60, 2), "steps": result.steps,
+        "validation_bleu": result.scores["validation"]["bleu"],
+        **measure(step, task, text, model, translations),
+    }  # fmt: skip
+    write_file(folder / f"{name}.json", json.dumps(record, ensure_ascii=False) + "\n")
+    return True
+
+
 def run(options: argparse.Namespace) -> int:
     """Train and measure the models that are not done; write the log after each."""
     task = TASKS[options.corpus]
     folder = options.runs / f"{options.corpus}-{options.size}-{options.steps}-{options.seed}"
     text = folder.absolute() / "text"
-    write_text(task, text, options.size)
+    write_text(task, text, options.size, options.tiny)
     log: dict[str, Any] = {
         "command": f"python -m benchmarks.progression {' '.join(options.arguments)}".strip(),
         "regard": __version__, "date": machine.today(), "device": device_name(), "seed": options.seed,
@@ -287,30 +347,13 @@ def run(options: argparse.Namespace) -> int:
         "test_lines": len(read_lines(text / "test.source")),
         "diagonal": diagonal(task) if task.in_gold_spelling else None, "models": {},
     }  # fmt: skip
+    if options.jobs > 1 and not options.part:
+        side_by_side(options, folder)
     for name in options.models:
-        done = folder / f"{name}.json"
-        if not done.is_file():
-            step = STEPS[name]
-            print(f"{name}: training in {folder / name}", flush=True)
-            changed = overrides(step, task, options.size, options.steps, options.seed, text)
-            result = train_or_resume(step, folder / name, changed)
-            if not result.finished:
-                print(f"{name}: interrupted at step {result.steps}; run the command again to resume")
-                return 1
-            model: Any = regard.load(result.folder)
-            beam = 1 if options.size == "small" else 5
-            sources, _ = read_pairs(text, "test")
-            translations = [str(line) for line in regard.translate(sources, model, beam=beam)]
-            write_file(folder / f"{name}.txt", "".join(f"{line}\n" for line in translations))
-            record = {
-                "title": step.title, "recipe": f"multi30k-de-en-{step.recipe}",
-                "changed": list(step.overrides),
-                "parameters": sum(p.numel() for p in model.parameters()),
-                "flops": result.flops, "minutes": round(result.seconds / 60, 2), "steps": result.steps,
-                "validation_bleu": result.scores["validation"]["bleu"],
-                **measure(step, task, text, model, translations),
-            }  # fmt: skip
-            write_file(done, json.dumps(record, ensure_ascii=False) + "\n")
+        if not (folder / f"{name}.json").is_file() and not finish_model(name, task, folder, text, options):
+            return 1
+        if options.part:
+            continue
         finished = {
             other: json.loads((folder / f"{other}.json").read_text(encoding="utf-8"))
             for other in STEPS
@@ -345,6 +388,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", choices=("small", "full"), default="small", help="full: the recipes' own")
     parser.add_argument("--steps", type=int, default=500, help="training steps of each model")
     parser.add_argument("--models", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--minutes", type=float, help="at most these minutes of training for each model")
+    parser.add_argument("--jobs", type=int, default=1, help="models that are trained at the same time")
+    parser.add_argument("--tiny", action="store_true", help="three steps on 300 pairs; the log is in --runs")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # a process of --jobs: no log
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--runs", type=Path, default=ROOT / ".cache" / "progression", help="folder of the runs"
@@ -352,7 +399,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/progression-CORPUS.json")
     arguments = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(arguments, argparse.Namespace(arguments=arguments))
-    options.out = options.out or RESULTS / f"progression-{options.corpus}.json"
+    if options.tiny:
+        options.size, options.steps, options.runs = "small", 3, options.runs / "tiny"
+    name = f"progression-{options.corpus}.json"
+    options.out = options.out or (options.runs if options.tiny else RESULTS) / name
     options.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         return run(options)

@@ -15,11 +15,12 @@ import torch
 from regard.evaluation import cost
 from regard.evaluation.layer_time import milliseconds
 from regard.layers import MultiHead, Recurrence
-from regard.lessons import by_size, expect, show
+from regard.lessons import by_size, expect, read_log, show
 from regard.pictures import LineChart
 
 torch.manual_seed(0)
 DIM = 64
+LAYERS = ("recurrence", "attention")
 LENGTHS = by_size(full=(16, 32, 64, 128, 256, 512, 1024, 2048), small=(16, 64, 256))
 recurrence, attention = Recurrence(DIM, cell="lstm"), MultiHead(DIM, heads=1, project=False)
 
@@ -101,6 +102,19 @@ def measure(device: str) -> None:
 
 for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
     measure(device)
+
+# %% [markdown]
+# `python -m benchmarks.layer_time` measures a plain recurrence beside attention at two widths, on a CPU and
+# on a GPU. If there is a log of it, this is how many times as long the recurrence takes:
+
+# %%
+log = read_log("layer-time", "python -m benchmarks.layer_time")
+for row in log["rows"] if log else ():
+    ratios = (f"T = {T}: {ratio:.1f}" for T, ratio in zip(row["lengths"], row["ratio"], strict=True))
+    print(f"{row['name']}, M = {row['dim']}", *ratios, sep="   ")
+    series = {name: list(zip(row["lengths"], row["milliseconds"][name], strict=True)) for name in LAYERS}
+    title = f"Time of one layer, M = {row['dim']}, {row['name']}"
+    show(LineChart(series, title, "length T", "milliseconds", log_x=True, log_y=True))
 
 # %% [markdown]
 # ## What to see in it

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks import progression
+from benchmarks import align, progression
 from benchmarks.progression import TASKS, compared
 
 
@@ -39,3 +39,19 @@ def test_the_committed_log_has_the_significance_of_every_step():
     log = json.loads((progression.RESULTS / "progression-tatoeba.json").read_text(encoding="utf-8"))
     before = [record.get("before", {}).get("model") for record in log["models"].values()]
     assert before == [None, *list(log["models"])[:-1]]
+
+
+@pytest.mark.slow
+def test_a_tiny_run_trains_models_side_by_side_and_resumes(tmp_path, capsys):
+    if not (align.data_folder() / "europarl-en-fr").is_dir():
+        pytest.skip("needs Europarl in REGARD_DATA")
+    arguments = ["--corpus", "europarl", "--tiny", "--models", "none", "softmax", "--runs", str(tmp_path)]
+    assert progression.main([*arguments, "--jobs", "2"]) == 0
+    log = json.loads((tmp_path / "tiny" / "progression-europarl.json").read_text(encoding="utf-8"))
+    assert list(log["models"]) == ["none", "softmax"] and log["test_lines"] == 12
+    assert [model["steps"] for model in log["models"].values()] == [3, 3]
+    assert log["models"]["softmax"]["before"]["model"] == "none"
+    assert "alignment" in log["models"]["softmax"] and "faithfulness" in log["models"]["softmax"]
+    capsys.readouterr()
+    assert progression.main(arguments) == 0  # nothing is left to train
+    assert "training in" not in capsys.readouterr().out

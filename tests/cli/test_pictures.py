@@ -166,6 +166,8 @@ def test_pictures_that_cannot_be_drawn_are_refused(folders, run, tmp_path, monke
     (tmp_path / "in.txt").write_text("a\nb\n")
     with pytest.raises(OptionError, match="no attention"):
         run("classify", "a", "--model", folders / "blind", "--picture", path)
+    with pytest.raises(OptionError, match="such as that of the recipe wnut17-transformer"):  # a tagger's
+        run("tag", "Ada met Bob.", "--model", "tweet-names", "--picture", path)
     with pytest.raises(OptionError, match="leave out -i"):
         run("classify", "-i", tmp_path / "in.txt", "--model", folders / "classify", "--picture", path)
     with pytest.raises(OptionError, match="holds one picture, and there are 2 texts"):

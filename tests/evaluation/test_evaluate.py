@@ -42,6 +42,12 @@ def test_the_data_is_the_models_corpus_another_corpus_or_files():
     }
     assert data_section(CARD, ["a.de", "a.en"]) == {"test": ["a.de", "a.en"], "source": "de", "target": "en"}
     assert data_section(CARD, ["wmt-newstest:newstest2014"])["test"] == ["wmt-newstest:newstest2014"]
+    # A recipe that names columns of a table: the languages are those of the card. As the bundled translators.
+    columns = {"recipe": {"data": {"train": ["a.tsv"], "source": "1", "target": "2"}}}
+    card = {**columns, "languages": {"source": "en", "target": "de"}}
+    expected = {"corpus": "wmt-newstest", "source": "en", "target": "de"}
+    assert data_section(card, ["wmt-newstest"]) == expected
+    assert data_section(card, ["a.tsv"]) == {"test": ["a.tsv"], "source": "1", "target": "2"}
     with pytest.raises(DataError, match="--data"):
         data_section({})
 

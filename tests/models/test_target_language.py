@@ -22,7 +22,8 @@ from regard.models.target_language import (
     warn_of_wrong_language,
 )
 from regard.pipelines.align import View, align_words
-from regard.pipelines.align_file import Aligner, TextPairs, ViewChoice
+from regard.pipelines.align_file import Aligner, TextPairs, ViewChoice, learn_heads
+from regard.pipelines.alignment_head import AlignmentHead, HeadTraining, train_alignment_head
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.translate import stream
 from regard.pipelines.translate_file import TranslateOptions, make_job
@@ -281,3 +282,17 @@ def test_the_server_accepts_a_target_language(model):
         for body, text, code in (({"to": "fr"}, expected, "fr"), ({"target": GERMAN}, GERMAN, "de")):
             _, attention = client.post("/attention", {"text": ENGLISH, "kinds": ["cross"], **body})
             assert attention["text"] == text and attention["attention"][0]["columns"][0] == f">>{code}<<"
+
+
+def test_alignment_heads_learn_from_sources_with_their_language_token(tmp_path):
+    """As they align: a head that is trained without the token has other weights."""
+    folder = multilingual(tmp_path / "model", layer=TRANSFORMER)
+    model, pairs = load(folder), TextPairs([ENGLISH, "Where?"], [GERMAN, "Wo?"])
+    aligner = Aligner(model, None, pairs, ViewChoice(), LinkSelection(), "de")
+    options = HeadTraining(steps=2)
+    learn_heads(aligner, pairs, [folder], options)
+    links = [pair.links for pair in aligner(pairs.sources, pairs.targets, lambda count: None)]
+    tagged = add_target(pairs.sources, model, "de")
+    expected = train_alignment_head(model, tagged, pairs.targets, links, options)
+    learned = AlignmentHead.load(folder, model)
+    assert all(p.equal(q) for p, q in zip(learned.parameters(), expected.parameters(), strict=True))

@@ -280,6 +280,31 @@ def test_recorded_attention_can_be_drawn(tmp_path):
         recorded.plot("grid", axes=Figure().subplots())
 
 
+def test_everything_that_watch_returns_can_be_drawn(tmp_path, monkeypatch):
+    """`seen` itself, not only one of its calls: plot, save in four formats, and the display in notebooks."""
+    model = torch.nn.Transformer(16, 2, 1, 1, 16, batch_first=True).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(1, 4, 16), torch.randn(1, 3, 16))
+    assert len(seen) == 3
+    for shown in (seen._repr_html_(), seen.picture().svg()):
+        assert all(name[:20] in shown for name in seen)
+        assert {"head 0", "head 1"} <= set(texts(shown[shown.index("<svg") : shown.index("</svg>") + 6]))
+    starts = {"svg": b"<svg", "html": b"<!doctype html>", "png": b"\x89PNG", "pdf": b"%PDF"}
+    for suffix, start in starts.items():
+        assert seen.save(tmp_path / f"x.{suffix}").read_bytes().startswith(start)
+    images = [image for axes in seen.plot("encoder.*").axes for image in axes.images]
+    weights = seen["encoder.layers.0.self_attn"].weights(batch=0).double()
+    assert len(images) == 2
+    assert torch.allclose(torch.tensor(images[1].get_array()), weights[1])
+    with pytest.raises(OptionError, match=r"ends in \.svg"):
+        seen.save(tmp_path / "x.txt")
+    monkeypatch.setattr("regard.attention.watching.MAX_SHOWN", 10)
+    assert seen._repr_html_() is None
+    with regard.watch(model) as nothing:
+        pass
+    assert nothing._repr_html_() is None
+
+
 def test_notebooks_show_nothing_for_an_expired_or_a_huge_call(monkeypatch):
     layer, calls = regard.MultiHead(16, heads=4), []
     with regard.watch(layer, on_call=lambda name, recorded: calls.append(recorded)):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from torch.compiler import is_compiling
 
 from regard.attention.call import Call
 from regard.attention.eager_stance import compiled_frames, eager_stance
-from regard.attention.recorded import Recorded
+from regard.attention.recorded import MAX_SHOWN, Recorded
 from regard.attention.selection import IndexLike
 from regard.attention.snapshot import Copies, detach_call, snapshot_call
 from regard.attention.watched_model import (
@@ -36,6 +38,7 @@ from regard.attention.watched_model import (
 from regard.errors import OptionError
 from regard.pictures.attention_views import shown_layer
 from regard.pictures.head_grid import HeadGrid
+from regard.pictures.picture import check_picture_path
 from regard.pictures.shown_layers import show_layers
 
 __all__ = [
@@ -439,6 +442,29 @@ class Seen(Mapping[str, Recorded]):
             title: the headline.
         """
         return HeadGrid({name: self[name]._one_item(batch) for name in self._matching(only)}, title=title)
+
+    def plot(self, only: str | Iterable[str] | None = None, *, batch: int = 0, title: str = "") -> Any:
+        """Draw `picture` with matplotlib; return the `matplotlib.figure.Figure`."""
+        return self.picture(only, batch=batch, title=title).plot()
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        only: str | Iterable[str] | None = None,
+        *,
+        batch: int = 0,
+        title: str = "",
+    ) -> Path:
+        """Write `picture` to a file that ends in .svg, .html, .png or .pdf; return its path."""
+        check_picture_path(path)
+        return self.picture(only, batch=batch, title=title).save(path)
+
+    def _repr_html_(self) -> str | None:
+        """Every head of the first item, for a notebook; None if there are more than MAX_SHOWN weights."""
+        calls = [self[name].call for name in self]
+        if not 0 < sum(call.heads * call.Tq * call.Tk for call in calls) <= MAX_SHOWN:
+            return None
+        return self.picture()._repr_html_()
 
     def show(self, only: str | Iterable[str] | None = None, *, batch: int = 0, title: str = "") -> Any:
         """Show the weights: interactive with all calls and heads in a notebook, elsewhere the last as text.

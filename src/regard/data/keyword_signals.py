@@ -75,7 +75,9 @@ def make_signals(folder: str | Path, seed: int = 1) -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) not in (1, 2) or (len(arguments) == 2 and not arguments[1].isdecimal()):
+    is_option = any(argument.startswith("-") for argument in arguments)
+    wrong_seed = len(arguments) == 2 and not arguments[1].isdecimal()
+    if len(arguments) not in (1, 2) or is_option or wrong_seed:
         raise OptionError("usage: python -m regard.data.keyword_signals FOLDER [SEED]")
     folder = make_signals(arguments[0], *map(int, arguments[1:]))
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in SPLITS.items())} recordings")

@@ -17,6 +17,7 @@ from regard.data.text_files import aligned_lines
 from regard.errors import DataError, OptionError
 from regard.evaluation.evaluators import EVALUATORS, EvaluationOptions, EvaluationResult, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost, rate_of_device
+from regard.models.target_language import language_of
 
 __all__ = [
     "EvaluationResult",
@@ -39,6 +40,9 @@ def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, An
     kept = {key: own[key] for key in ("source", "target", "scheme", "repair", "labels") if own.get(key)}
     if len(data) == 1 and data[0] in corpora.names():
         same = own.get("corpus") == data[0]
+        known = corpora.find(data[0]).languages
+        sides = {side: language_of(card, side) for side in ("source", "target")}
+        kept |= {side: name for side, name in sides.items() if name in known}  # not columns of a table
         return {
             **kept,
             "corpus": data[0],

@@ -200,15 +200,23 @@ class Aligner:
         self, sources: list[str], targets: list[str], advance: Callable[[int], None]
     ) -> list[PairAlignment]:
         """Align pairs, in order; calls `advance(1)` after each sentence of each pass."""
-        tagged = add_target(sources, self.model, self._to)
-        weights = _weights(self.model, tagged, targets, self.view, advance)
+        weights = _weights(self.model, *self.forward_pairs(sources, targets), self.view, advance)
         if self.reverse is None:
             return [PairAlignment(w, self.selection.links(w)) for w in weights]
-        tagged = add_target(targets, self.reverse, self._reverse_to)
-        plain = plain_sources(sources, self.reverse)
-        backward = _weights(self.reverse, tagged, plain, self.reverse_view, advance)
-        pairs = zip(weights, backward, strict=True)
-        return [PairAlignment(w, self.selection.joined(w, back)) for w, back in pairs]
+        pairs = self.backward_pairs(self.reverse, sources, targets)
+        backward = _weights(self.reverse, *pairs, self.reverse_view, advance)
+        both = zip(weights, backward, strict=True)
+        return [PairAlignment(w, self.selection.joined(w, back)) for w, back in both]
+
+    def forward_pairs(self, sources: list[str], targets: list[str]) -> tuple[list[str], list[str]]:
+        """Sources with the language token of the targets, if the model takes one, and targets."""
+        return add_target(sources, self.model, self._to), targets
+
+    def backward_pairs(
+        self, model: Translator, sources: list[str], targets: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """The same for the reverse direction: targets with a language token, and plain sources."""
+        return add_target(targets, model, self._reverse_to), plain_sources(sources, model)
 
 
 def load_translator(folder: Path, device: Any) -> Translator:
@@ -230,12 +238,14 @@ def learn_heads(
     for some_sources, some_targets in chunks(pairs):
         links += [pair.links for pair in aligner(some_sources, some_targets, lambda count: None)]
         sources, targets = sources + some_sources, targets + some_targets
-    paths = []
-    sides = ((sources, targets, links), (targets, sources, [flipped(pair) for pair in links]))
-    for folder, model, side in zip(folders, (aligner.model, aligner.reverse), sides, strict=False):
-        assert model is not None
-        paths.append(model_in(folder) / HEAD)
-        train_alignment_head(model, *side, options, report).save(paths[-1])
+    paths = [model_in(folder) / HEAD for folder in folders]
+    forward = aligner.forward_pairs(sources, targets)
+    train_alignment_head(aligner.model, *forward, links, options, report).save(paths[0])
+    if len(folders) > 1:
+        assert aligner.reverse is not None
+        backward = aligner.backward_pairs(aligner.reverse, sources, targets)
+        reverse_links = [flipped(pair) for pair in links]
+        train_alignment_head(aligner.reverse, *backward, reverse_links, options, report).save(paths[1])
     return paths
 
 

@@ -1,0 +1,56 @@
+"""Copy corpora with a part of their training set: python -m benchmarks.pack FOLDER CORPUS … [--pairs N]
+
+For machines without network or with little disk. FOLDER has the layout of REGARD_DATA, so every benchmark
+finds the corpora there: REGARD_DATA=FOLDER python -m benchmarks.align fr. Of each file that starts with
+`train`, the first N lines are kept; all others are copied. Prints the size of each corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.align import corpus_folder
+from regard.data.text_files import lines
+from regard.errors import RegardError
+from regard.files.atomic import write_file
+
+
+def pack(name: str, folder: Path, pairs: int | None) -> int:
+    """Copy a corpus; return its bytes."""
+    source, target = corpus_folder(name), folder / name
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(path for path in source.iterdir() if path.is_file()):
+        if pairs is not None and path.name.startswith("train.") and path.suffix == ".xz":
+            kept = islice((line for block in lines(path) for line in block), pairs)
+            text = "".join(f"{line}\n" for line in kept)
+            write_file(target / path.name, lzma.compress(text.encode(), preset=9))
+        else:
+            shutil.copyfile(path, target / path.name)
+    return sum(path.stat().st_size for path in target.iterdir())
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.pack", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("corpora", nargs="+", metavar="CORPUS")
+    parser.add_argument("--pairs", type=int, metavar="N", help="lines of each training file; default: all")
+    options = parser.parse_args(argv)
+    try:
+        for name in options.corpora:
+            print(f"{name}: {pack(name, options.folder, options.pairs) / 2**20:.1f} MiB", flush=True)
+    except RegardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
