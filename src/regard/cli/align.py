@@ -263,7 +263,7 @@ def command(
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
 
-        regard align -i test.en test.de --reverse runs/de-en --model runs/en-de --symmetrize grow-diag
+        regard align -i test.en test.de --to de --symmetrize grow-diag
     """
     from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder

@@ -143,7 +143,7 @@ def reverse_language(
     if back is None and selection.symmetrize not in (None, "none"):
         raise OptionError(
             f"symmetrize={selection.symmetrize!r} joins two directions, and this model has one for these "
-            "texts; name a model of the reverse direction: regard align --reverse MODEL"
+            "texts; name a model of the reverse direction with `regard align --reverse MODEL`"
         )
     return back
 

@@ -35,15 +35,21 @@ def _attention_of_texts(texts: Sequence[str], model: Any) -> Iterator[tuple[int,
             with watch(model) as seen:
                 _run(model, tokens.to(model.device), lengths.to(model.device))
             if not seen:
-                raise OptionError(
-                    "this model has no attention to show; use one with attention pooling or a Transformer "
-                    "encoder, such as that of the recipe sst2-attention"
-                )
+                raise OptionError(f"this model has no attention to show; {_with_attention(model)}")
             weights = {name: seen[name].weights().float().cpu() for name in seen}
             for row, i in enumerate(rows):
                 labels = _labels(model, texts[i], tokens[row, : lengths[row]])
                 cropped = {name: _crop(name, w[row], len(labels)) for name, w in weights.items()}
                 yield i, AttentionMaps(labels, [], [], cropped)
+
+
+def _with_attention(model: Any) -> str:
+    """Which model of this kind has attention."""
+    if isinstance(model, Tagger):
+        return "use one with a Transformer encoder, such as that of the recipe wnut17-transformer"
+    return (
+        "use one with attention pooling or a Transformer encoder, such as that of the recipe sst2-attention"
+    )
 
 
 def _run(model: Any, tokens: Tensor, lengths: Tensor) -> None:
