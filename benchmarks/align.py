@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from regard.attention.devices import pick_device
 from regard.data.corpora import data_folder
 from regard.data.text_files import lines
@@ -168,14 +168,14 @@ def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str])
         if (run / "model" / "config.json").is_file():
             say(f"{run} is trained")
             continue
-        command = [sys.executable, "-m", "regard", "resume", str(run)]
+        arguments = [sys.executable, "-m", "regard", "resume", str(run)]
         if not (run / "recipe.yaml").is_file():
             files = {key: [[str(folder / f"{name}.{x}") for x in (source, target)]] for key, name in
                      (("train", "train"), ("validation", "dev"))}  # fmt: skip
-            command = [sys.executable, "-m", "regard", "train", "europarl-en-fr", "--run", str(run)]
-            command += [f"data.source={source}", f"data.target={target}", "data.corpus=null"]
-            command += [f"data.{key}={json.dumps(value)}" for key, value in files.items()]
-            command += [
+            arguments = [sys.executable, "-m", "regard", "train", "europarl-en-fr", "--run", str(run)]
+            arguments += [f"data.source={source}", f"data.target={target}", "data.corpus=null"]
+            arguments += [f"data.{key}={json.dumps(value)}" for key, value in files.items()]
+            arguments += [
                 "tokenizer.lowercase=true",
                 f"training.minutes={minutes}",
                 "decoding.beam=1",
@@ -183,7 +183,7 @@ def train_both(task: Task, folder: Path, minutes: float, changes: Sequence[str])
             ]
         say(f"training {source}-{target}, log in {run}.log")
         log = run.with_suffix(".log").open("ab")
-        processes.append((run, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)))
+        processes.append((run, subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT)))
     while any(process.poll() is None for _, process in processes):
         time.sleep(10)
         for run, _ in processes:
@@ -355,13 +355,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="a small run on a CPU that checks every part")
     options = parser.parse_args(argv)
     print(machine.stamp(), flush=True)
-    try:
-        print(run(TASKS[options.language], options))
-    except RegardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print(run(TASKS[options.language], options))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import math
 import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks.align import TASKS, Task, gold_pairs, say, write_text
-from benchmarks.peers import machine
+from benchmarks.peers import command, machine
 from regard.data.text_files import lines
-from regard.errors import RegardError
 from regard.evaluation.alignment import score
 from regard.files.atomic import write_file
 from regard.pipelines.word_links import SYMMETRIZATIONS, Links
@@ -65,11 +63,26 @@ def align_both(task: Task, folder: Path, program: str) -> tuple[list[Links], lis
         write_ids([pair[side] for pair in pairs], files[side])
     rounds = max(2, round(5000 / math.sqrt(len(pairs))))  # as its Python front end
     first = str(max(2, rounds // 4))
-    command = [program, "-m", "3", "-n", "1", "-N", "0.2", "-1", first, "-2", first, "-3", str(rounds), "-q"]
+    arguments = [
+        program,
+        "-m",
+        "3",
+        "-n",
+        "1",
+        "-N",
+        "0.2",
+        "-1",
+        first,
+        "-2",
+        first,
+        "-3",
+        str(rounds),
+        "-q",
+    ]
     for option, file in zip(("-s", "-t", "-f", "-r"), files, strict=True):
-        command += [option, str(file)]
+        arguments += [option, str(file)]
     say(f"eflomal on {len(pairs):,} pairs")
-    subprocess.run(command, check=True)
+    subprocess.run(arguments, check=True)
     count = len(task.read("test")[2])
     return read_links(files[2], count), read_links(files[3], count)
 
@@ -103,14 +116,10 @@ def main(argv: list[str] | None = None) -> int:
     folder = options.folder / f"{options.language}-{options.limit}"
     folder.mkdir(parents=True, exist_ok=True)
     print(machine.stamp(), flush=True)
-    try:
-        write_text(task, folder, options.limit)
-        print(table(task, *align_both(task, folder, options.eflomal)))
-    except RegardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    write_text(task, folder, options.limit)
+    print(table(task, *align_both(task, folder, options.eflomal)))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import lzma
 import shutil
-import sys
 from itertools import islice
 from pathlib import Path
 
 from benchmarks.align import corpus_folder
+from benchmarks.peers import command
 from regard.data.text_files import lines
-from regard.errors import RegardError
 from regard.files.atomic import write_file
 
 
@@ -43,14 +42,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
     parser.add_argument("--pairs", type=int, metavar="N", help="lines of each training file; default: all")
     options = parser.parse_args(argv)
-    try:
-        for name in options.corpora:
-            print(f"{name}: {pack(name, options.folder, options.pairs) / 2**20:.1f} MiB", flush=True)
-    except RegardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    for name in options.corpora:
+        print(f"{name}: {pack(name, options.folder, options.pairs) / 2**20:.1f} MiB", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -17,7 +17,7 @@ from regard.attention.call import Call
 from regard.attention.energy import DotForm, ScaledDot
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.kernels.triton import Band, Triton, band_of, has_sinks, lengths_of
-from regard.attention.kernels.triton_launch import LOG2E, launch, padded_dim, strides_of
+from regard.attention.kernels.triton_launch import LOG2E, launch, lengths_per_sequence, padded_dim, strides_of
 from regard.attention.machine import Machine
 from regard.attention.mask import Mask
 
@@ -100,8 +100,9 @@ def attend_short(q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band) -> T
     scalars = (H, Tq, k.shape[2], band.low, band.high, scale * LOG2E)
     constants = _constants(q, k, v, band)
     launch(
-        "short_forward", (B * H, 1, 1), (q, k, v, out, _lengths(band, B)), strides_of((q, k, v, out)),
-        scalars, constants, {"num_warps": FORWARD_WARPS[constants["BLOCK"]], "num_stages": 1},
+        "short_forward", (B * H, 1, 1), (q, k, v, out, lengths_per_sequence(band, B)),
+        strides_of((q, k, v, out)), scalars, constants,
+        {"num_warps": FORWARD_WARPS[constants["BLOCK"]], "num_stages": 1},
     )  # fmt: skip
     return out
 
@@ -116,7 +117,7 @@ def attend_short_backward(
     scalars = (H, Tq, k.shape[2], band.low, band.high, scale * LOG2E, scale)
     constants = _constants(q, k, v, band)
     launch(
-        "short_backward", (B * H, 1, 1), (q, k, v, grad, dq, dk, dv, _lengths(band, B)),
+        "short_backward", (B * H, 1, 1), (q, k, v, grad, dq, dk, dv, lengths_per_sequence(band, B)),
         strides_of((q, k, v, grad, *grads)), scalars, constants,
         {"num_warps": BACKWARD_WARPS[constants["BLOCK"]], "num_stages": 1},
     )  # fmt: skip
@@ -127,10 +128,6 @@ def _like(x: Tensor, dim: int) -> Tensor:
     """An empty (batch, heads, T, dim) whose memory is (batch, T, heads, dim)."""
     B, H, T, _ = x.shape
     return x.new_empty((B, T, H, dim)).transpose(1, 2)
-
-
-def _lengths(band: Band, batch: int) -> Tensor | None:
-    return None if band.lengths is None else band.lengths.expand(batch).contiguous()
 
 
 def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band) -> dict[str, Any]:

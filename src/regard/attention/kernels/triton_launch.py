@@ -56,7 +56,7 @@ def banded(
     row_logs = q.new_empty((B, H, Tq), dtype=torch.float32) if logs else None
     block = _forward_block(q, v, band)
     grid = (-(-Tq // block["BM"]), B * H, 1)
-    tensors = (q, k, v, out, row_logs, slopes.tensor, sinks, _lengths(band, B))
+    tensors = (q, k, v, out, row_logs, slopes.tensor, sinks, lengths_per_sequence(band, B))
     constants = _forward_constants(q, v, band, slopes, sinks, logs=logs)
     launch(
         "forward", grid, tensors, strides_of((q, k, v)), _scalars(q, k, scale, band, slopes), constants, block
@@ -81,7 +81,7 @@ def banded_backward(
     Hk, Tk = k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     products = torch.empty_like(logs)
-    constants, optional = _constants(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
+    constants, optional = _constants(q, v, band, slopes), (slopes.tensor, lengths_per_sequence(band, B))
     scalars, strides = (*_scalars(q, k, scale, band, slopes), scale), strides_of((q, k, v, grad))
     value_constants = {n: constants[n] for n in ("DV", "BLOCK_DV")}
     block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
@@ -101,7 +101,7 @@ def banded_backward(
 def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
     """Total weight of each key over all queries, (batch, heads, Tk) in float32; no Tq × Tk matrix."""
     q, k = kernel_inputs.readable(q), kernel_inputs.readable(k)
-    return PreparedColumnSums(q, k, scale, band, slopes)(q, k, _lengths(band, q.shape[0]))
+    return PreparedColumnSums(q, k, scale, band, slopes)(q, k, lengths_per_sequence(band, q.shape[0]))
 
 
 def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
@@ -248,7 +248,7 @@ def launch(
     return handle
 
 
-def _lengths(band: Band, batch: int) -> Tensor | None:
+def lengths_per_sequence(band: Band, batch: int) -> Tensor | None:
     return None if band.lengths is None else band.lengths.expand(batch).contiguous()
 
 
