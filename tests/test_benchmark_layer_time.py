@@ -3,7 +3,10 @@
 import json
 import lzma
 
+import pytest
 from benchmarks import align, layer_time, pack
+
+from regard.errors import DataError
 
 
 def test_the_log_has_every_layer_and_length_and_the_ratio_of_two_of_them(tmp_path, capsys):
@@ -32,4 +35,5 @@ def test_the_training_files_are_cut_and_the_others_copied(tmp_path, monkeypatch,
     assert lzma.decompress((packed / "europarl" / "train.en.xz").read_bytes()) == b"0\n1\n"
     assert (packed / "europarl" / "dev.en.xz").read_bytes() == (data / "europarl" / "dev.en.xz").read_bytes()
     assert "europarl: " in capsys.readouterr().out
-    assert pack.main([str(packed), "missing"]) == 2
+    with pytest.raises(DataError, match="there is no missing in"):
+        pack.main([str(packed), "missing"])
