@@ -1,6 +1,7 @@
 """Train recipes with several seeds or folds, evaluate them, and print the table of their scores.
 
-    python -m benchmarks.recipes                                   # all of RECIPES, a process per core
+    python -m benchmarks.recipes                                   # all that need no GPU, a process per core
+    python -m benchmarks.recipes gpu --jobs 8                      # the others, side by side on one GPU
     python -m benchmarks.recipes trec wnut17 --jobs 2 --out FOLDER
     python -m benchmarks.recipes trec --out runs/try --set training.epochs=1      # a trial
     python -m benchmarks.recipes --out FOLDER --table              # only the table of what is finished
@@ -65,6 +66,12 @@ MENTIONS = (
     Figure("F1 without mentions", ("views", "without mentions", "f1")),
 )
 LOSS = (Figure("loss, nats per character", ("bits_per_character",), math.log(2), 3),)
+PERPLEXITY = (Figure("perplexity", ("perplexity",), 1, 1),)
+CAPTIONS = {"test 2017": "test_2017_flickr", "COCO": "test_2017_mscoco"}  # test sets beside that of 2016
+BLEU = (  # of the tokens as they are
+    Figure("BLEU", ("none", "bleu"), 1),
+    *(Figure(f"BLEU, {name}", (split, "none", "bleu"), 1) for name, split in CAPTIONS.items()),
+)
 SEARCH = (
     Figure("MRR", ("mrr",), 1, 3),
     *(Figure(f"STS-B, Spearman, {x}", ("stsb", x), 1, 4) for x in ("en", "de", "fr")),
@@ -78,7 +85,7 @@ SEARCH = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe to train: its seeds or folds, what is reported, and about how many CPU minutes it takes."""
+    """A recipe to train: its seeds or folds, what is reported, and about how many minutes it takes."""
 
     name: str
     numbers: Sequence[int]
@@ -86,6 +93,11 @@ class Recipe:
     minutes: float  # the longest are started first
     key: str = "seed"  # of the recipe: takes the numbers
     evaluations: tuple[str, ...] = ("validation", "test")
+    group: str = "cpu"  # or gpu
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.group == "gpu" else "cpu"
 
 
 RECIPES = (
@@ -98,6 +110,14 @@ RECIPES = (
     Recipe("broad-twitter", range(1, 4), F1 + MENTIONS, 6),
     Recipe("embed-tatoeba", range(1, 4), ACCURACY + SEARCH, 2, evaluations=("validation", "test", "search")),
     Recipe("shakespeare-cpu", (1,), LOSS, 3, evaluations=("validation",)),
+    *(
+        Recipe(
+            name, range(1, 4), BLEU, 2, evaluations=("validation", "test", *CAPTIONS.values()), group="gpu"
+        )
+        for name in ("multi30k-en-de", "multi30k-en-fr")
+    ),
+    Recipe("wikitext-2", (1,), PERPLEXITY, 7, group="gpu"),
+    Recipe("shakespeare", (1,), LOSS, 2.5, evaluations=("validation",), group="gpu"),
 )
 
 
@@ -133,9 +153,12 @@ class Run:
         return (self.folder / "report.json").is_file()
 
     def scores(self, column: str) -> dict[str, Any]:
-        """The scores of a column; those of the search benchmark are on test sets too."""
+        """The scores of a column; other test sets and the search benchmark belong to the column test."""
         evaluations = self.record["evaluations"]
-        return evaluations.get(column, {}) | (evaluations.get("search", {}) if column == "test" else {})
+        if column != "test":
+            return evaluations.get(column, {})
+        others = {split: scores for split, scores in evaluations.items() if split.startswith("test_")}
+        return evaluations.get("test", {}) | evaluations.get("search", {}) | others
 
     def save(self, **changes: Any) -> None:
         self.record |= changes
@@ -150,7 +173,8 @@ class Run:
         """The arguments that train the run, or resume it if it has a checkpoint."""
         if any((self.folder / "checkpoints").glob("step-*")):
             return ["regard", "resume", str(self.folder)]
-        values = [f"{self.recipe.key}={self.number}", "training.threads=1", "training.device=cpu"]
+        values = [f"{self.recipe.key}={self.number}", "training.threads=1"]
+        values.append(f"training.device={self.recipe.device}")
         values += self.record["overrides"]
         return ["regard", "train", self.recipe.name, *values, "--run", str(self.folder), "--overwrite"]
 
@@ -221,7 +245,7 @@ class Runner:
 
     def _evaluate(self, run: Run, split: str) -> dict[str, Any]:
         if split != "search":
-            options = ["--split", split, "--device", "cpu", "--json"]
+            options = ["--split", split, "--device", run.recipe.device, "--json"]
             return json.loads(self._call(run, ["regard", "evaluate", str(run.folder), *options]))["scores"]
         with tempfile.TemporaryDirectory() as folder:
             scores = Path(folder) / "scores.json"
@@ -364,17 +388,30 @@ def parse(argv: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", default=["cpu"],
+        help=f"cpu (the default), gpu, or some of {', '.join(names)}",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"), help="default: runs/recipes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipes")
     parser.add_argument("--table", action="store_true", help="train nothing, print the table")
     options = parser.parse_args(argv)
-    if unknown := sorted(set(options.names) - set(names)):
-        parser.error(f"no recipe {unknown[0]} here; choose from {', '.join(names)}")
+    if unknown := sorted(set(options.names) - {*names, "cpu", "gpu"}):
+        parser.error(f"no recipe {unknown[0]} here; choose from cpu, gpu, {', '.join(names)}")
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     return options
+
+
+def every_run(folder: Path, options: argparse.Namespace) -> list[Run]:
+    return [Run(recipe, number, folder, options.set) for recipe in RECIPES for number in recipe.numbers]
+
+
+def chosen(folder: Path, options: argparse.Namespace) -> list[Run]:
+    """The runs whose recipe or group is named."""
+    names = set(options.names)
+    return [run for run in every_run(folder, options) if {run.recipe.name, run.recipe.group} & names]
 
 
 def train_all(folder: Path, runs: Sequence[Run], jobs: int) -> bool:
@@ -392,14 +429,14 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     folder = options.out.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    all_runs = [Run(recipe, number, folder, options.set) for recipe in RECIPES for number in recipe.numbers]
-    runs = [run for run in all_runs if run.recipe.name in (options.names or [run.recipe.name])]
+    runs = chosen(folder, options)
     completed = True
     if not options.table:
         check_overrides(runs, options.set)
         completed = train_all(folder, runs, options.jobs)
-    known = {run.recipe for run in all_runs if run in runs or run.file.is_file()}
-    print(write_results(folder, [run for run in all_runs if run.recipe in known]), end="")
+    all_runs = every_run(folder, options)  # their records as they are now
+    shown = {run.recipe for run in runs} | {run.recipe for run in all_runs if run.file.is_file()}
+    print(write_results(folder, [run for run in all_runs if run.recipe in shown]), end="")
     return 130 if not completed else int(any(run.record["failure"] for run in runs))
 
 

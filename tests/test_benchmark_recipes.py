@@ -1,9 +1,11 @@
 """benchmarks/recipes.py: the table, resuming, failures and stopping of `python -m benchmarks.recipes`."""
 
 import json
+import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from benchmarks import recipes
@@ -38,6 +40,27 @@ def test_the_table_has_mean_and_deviation_of_finished_runs_and_names_the_others(
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["recipes"]["trec"]["figures"]["accuracy"]["test"]["values"] == [90.0, 92.0]
     assert results["runs"]["trec-3"]["failure"].startswith("regard: no space")
+
+
+def test_a_table_has_a_row_for_every_test_set(tmp_path):
+    recipe = next(recipe for recipe in recipes.RECIPES if recipe.name == "multi30k-en-de")
+    run = Run(recipe, 1, tmp_path, [])
+    splits = dict(zip(recipe.evaluations, (40.0, 41.0, 33.0, 29.0), strict=True))
+    evaluations = {split: {"none": {"bleu": bleu}} for split, bleu in splits.items()}
+    run.save(cpu_seconds=60.0, versions={"regard": "0.5.0"}, date="2026-11-18", evaluations=evaluations)
+    text = recipes.write_results(tmp_path, [run])
+    assert "| BLEU | seed 1 | 40.00 | 41.00 |" in text
+    assert "| BLEU, test 2017 | seed 1 | – | 33.00 |" in text
+    assert "| BLEU, COCO | seed 1 | – | 29.00 |" in text
+
+
+def test_recipes_for_a_gpu_are_trained_only_if_they_are_named(tmp_path):
+    groups = {recipe.name: recipe.group for recipe in recipes.RECIPES}
+    assert groups["wikitext-2"] == "gpu"
+    for words, group in (([], "cpu"), (["gpu"], "gpu")):
+        names = {run.recipe.name for run in recipes.chosen(tmp_path, recipes.parse(words))}
+        assert names == {name for name in groups if groups[name] == group}
+    assert "training.device=cuda" in Run(recipes.RECIPES[-1], 1, tmp_path, []).training_command()
 
 
 def test_a_finished_run_is_not_trained_again_and_a_failed_one_is(runs, tmp_path, monkeypatch, capsys):
@@ -98,6 +121,10 @@ def test_a_failure_is_the_last_line_of_the_log(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_a_recipe_is_trained_and_evaluated(tmp_path, monkeypatch, capsys):
+    data = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not (data / "trec-qc").is_dir():
+        pytest.skip("the corpus trec-qc is not here; set REGARD_DATA to the folder that has it")
+    monkeypatch.setenv("REGARD_DATA", str(data))
     monkeypatch.setattr(recipes, "RECIPES", (Recipe("trec", (1,), ACCURACY, 1),))
     values = ["data.hold_out=0.1", "training.epochs=null", "training.steps=5", "schedule.warmup=2"]
     options = [word for value in values for word in ("--set", value)]

@@ -107,8 +107,8 @@ def _gpu(*lengths: int, **options) -> list[Case]:
 
 
 CUDA = [
-    *_gpu(2048, 8192),
-    *_gpu(2048, 8192, mask="causal"),
+    *_gpu(512, 1024, 2048, 8192),
+    *_gpu(512, 1024, 2048, 8192, mask="causal"),
     *_gpu(2048, 8192, mask="causal", bias="ALiBi"),
     *_gpu(2048, 8192, mask=WINDOW),
     *_cases(512, energy="additive", B=64, H=1, D=256, device="cuda"),

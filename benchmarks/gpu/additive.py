@@ -38,8 +38,10 @@ CHECKED = 2  # sequences compared with float64
 SCALES = (1.0, 3.0, 10.0, 60.0)  # standard deviations of a and b whose errors are shown: all levels of tiles
 # One value of additive_gpu.Blocks at a time; the others keep their defaults.
 SWEEP: dict[str, list[tuple[int, ...]]] = {
-    "energy": [(64, 64, 4, 2), (32, 64, 4, 2), (64, 64, 8, 2), (32, 32, 2, 2), (64, 32, 4, 2)],
-    "combine": [(32, 32, 128, 4, 2), (32, 32, 64, 4, 3), (32, 32, 256, 8, 2), (16, 64, 128, 4, 2)],
+    "prepare": [(64, 8), (64, 4), (128, 8), (256, 8), (256, 16)],
+    "energy": [(64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (32, 32, 2, 2), (64, 32, 4, 2)],
+    "combine": [(32, 32, 64, 4, 3), (32, 32, 128, 4, 2), (64, 32, 64, 4, 2), (64, 32, 64, 8, 2),
+                (32, 64, 64, 4, 2), (32, 32, 32, 2, 3), (64, 16, 64, 4, 3)],
     "scores": [(64, 4, 2), (32, 4, 2)],
     "values": [(64, 4, 3), (32, 4, 3), (64, 8, 3)],
     "features": [(32, 64, 4, 2, 128), (32, 64, 4, 2, 96), (32, 64, 4, 2, 168), (16, 64, 2, 2, 128),
@@ -178,13 +180,12 @@ def parts(shape: tuple[int, ...], field: str = "") -> dict[str, float]:
     out, logs, saved = passes.forward(save=True)
     grad, rows = torch.randn_like(out), passes.TQP if saved else next(passes._chunks())[1]
     products = (out * grad).sum(-1).view(passes.N, passes.Tq)
-    queries, keys = passes._exponentials(passes.a, passes.TQP), passes._exponentials(passes.b, passes.TKP)
+    queries, keys = passes._exponentials()
     energies = passes._energies(queries, keys, 0, rows)
     scores = passes._score_gradients(energies, 0, rows, grad, logs, products)
     da, db, dv = (torch.empty_like(x[:, 0]) for x in (passes.a, passes.b, passes.v))
     steps: dict[str, Callable[[], object]] = {
-        "prepare": lambda: (passes._exponentials(passes.a, passes.TQP),
-                            passes._exponentials(passes.b, passes.TKP)),
+        "prepare": passes._exponentials,
         "energy": lambda: passes._energies(queries, keys, 0, rows),
         "combine": lambda: passes._combine(energies, 0, rows, out, logs),
         "scores": lambda: passes._score_gradients(energies, 0, rows, grad, logs, products),
@@ -222,6 +223,16 @@ def sweep(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
+def best_blocks(rows: list[dict[str, Any]]) -> additive_gpu.Blocks:
+    """The fastest blocks of a sweep for each pass; a pass for queries and keys by the sum of both."""
+    best: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for row in rows:
+        times = [value for name, value in row.items() if name not in ("field", "blocks")]
+        if "failed" not in row:
+            best[row["field"]] = min(best.get(row["field"], (math.inf, ())), (sum(times), row["blocks"]))
+    return replace(additive_gpu.BLOCKS, **{field: blocks for field, (_, blocks) in best.items()})
+
+
 def clocks() -> str:
     fields = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
@@ -256,6 +267,13 @@ def main() -> None:
         table.append(measure(name, system, shape, args.scale))
         print(line(table[-1]), flush=True)
         torch.cuda.empty_cache()
+    swept = sweep(shape, args.sweep_seconds) if args.sweep else []
+    if swept:
+        additive_gpu.BLOCKS = best_blocks(swept)
+        print(f"with the best blocks of the sweep, {additive_gpu.BLOCKS}:")
+        name, system = next(iter(systems(shape[3], peers=False).items()))
+        table.append(measure(f"{name}, best blocks", system, shape, args.scale))
+        print(line(table[-1]), flush=True)
     pass_times = parts(shape)
     print("passes, ms: " + ", ".join(f"{n} {t:.3f}" for n, t in pass_times.items()), flush=True)
     after = clocks()
@@ -264,7 +282,7 @@ def main() -> None:
         "stamp": machine.stamp(torch.cuda.get_device_name()), "triton": version("triton"), "clocks": after,
         "shape": shape, "scale": args.scale, "blocks": asdict(additive_gpu.BLOCKS), "table": table,
         "errors": error_by_scale, "passes": pass_times,
-        "sweep": sweep(shape, args.sweep_seconds) if args.sweep else [],
+        "sweep": swept,
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"additive-{datetime.now(UTC):%Y-%m-%d-%H%M}.json"

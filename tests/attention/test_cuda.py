@@ -21,6 +21,7 @@ from regard import (
     watch,
 )
 from regard.attention import Documents, Dot, Mask
+from regard.attention.kernels import backend_times
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
@@ -126,6 +127,20 @@ def test_the_plan_on_this_gpu():
         assert "CUDNN_ATTENTION" in explain(q, k, v, mask=Causal()).why
     assert explain(q, k, v, mask=Window(64, 64)).kernel == "triton"
     assert explain(q.float(), k.float(), v.float(), mask=Window(64, 64)).kernel == "flex"
+
+
+def test_the_backend_is_measured_once_whatever_surrounds_the_call(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.setattr(backend_times, "_in_memory", {})
+    q, k, v = inputs(torch.bfloat16, T=1024, D=64)
+    with torch.inference_mode(), torch.autocast("cuda", torch.float16):
+        assert "measured once on this GPU" in explain(q, k, v).why
+    assert "with backward" in explain(q, k, v).why
+    stored = (tmp_path / "backends.json").read_text(encoding="utf-8")
+    monkeypatch.setattr(backend_times, "_in_memory", {})
+    monkeypatch.setattr(backend_times, "_measure", lambda kind, device: pytest.fail("measured again"))
+    explain(q, k, v)
+    assert (tmp_path / "backends.json").read_text(encoding="utf-8") == stored
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "flex", "tiled", "reference"])

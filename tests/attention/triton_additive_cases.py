@@ -87,8 +87,8 @@ def level_error(query_levels, key_levels, mask=None):
     truth = (true, *torch.autograd.grad(true, exact, grad.double()))
     visible = VisibleKeys() if mask is None else VisibleKeys(allowed=allowed.to(torch.uint8)[None, None])
     passes = Passes(a, b, w, v, visible)
-    for x, levels, padded in ((passes.a, query_levels, passes.TQP), (passes.b, key_levels, passes.TKP)):
-        assert passes._exponentials(x, padded)[1].tolist() == [list(levels)] * 2, "a tile has another level"
+    for (_, found), levels in zip(passes._exponentials(), (query_levels, key_levels), strict=True):
+        assert found.tolist() == [list(levels)] * 2, "a tile has another level"
     out, logs, saved = passes.forward(save=True)
     result = (out, *passes.backward(grad, out, logs, saved))
     additive_gpu.BLOCKS = blocks

@@ -37,6 +37,7 @@ MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backwar
 class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
+    prepare: tuple[int, int] = (64, 8)  # features, warps
     energy: tuple[int, int, int, int] = (64, 64, 4, 2)  # queries and keys (they divide TILE), warps, stages
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
     combine: tuple[int, int, int, int, int] = (32, 32, 64, 4, 3)
@@ -220,7 +221,7 @@ class Passes:
         logs = self.w.new_empty(self.N, self.Tq)
         save, saved = save and self._can_save(), ()
         with self._device():
-            queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
+            queries, keys = self._exponentials()
             for row0, rows in [(0, self.TQP)] if save else self._chunks():
                 energies = self._energies(queries, keys, row0, rows)
                 self._combine(energies, row0, rows, out, logs)
@@ -241,7 +242,7 @@ class Passes:
             if saved:
                 queries, keys = saved[1:3], saved[3:]
             else:
-                queries, keys = self._exponentials(self.a, self.TQP), self._exponentials(self.b, self.TKP)
+                queries, keys = self._exponentials()
             for row0, rows in [(0, self.TQP)] if saved else self._chunks():
                 energies = saved[0] if saved else self._energies(queries, keys, row0, rows)
                 scores = self._score_gradients(energies, row0, rows, grad, logs, products)
@@ -268,15 +269,22 @@ class Passes:
         rows = max(TILE, CHUNK_BYTES // (self.N * self.TKP * 4) // TILE * TILE)
         return ((row0, min(rows, self.TQP - row0)) for row0 in range(0, self.TQP, rows))
 
-    def _exponentials(self, x: Tensor, padded: int) -> tuple[Tensor, Tensor]:
-        """e^{2x} as (batch · heads, padded T, DP) and the level of each tile."""
-        B, heads, T, _ = x.shape
-        out, blocks = self.w.new_empty(B * heads, padded, self.DP), padded // TILE
-        levels = torch.empty(B * heads, blocks, dtype=torch.int32, device=x.device)
-        _kernels().prepare[(B * heads * blocks,)](
-            x, out, levels, *x.stride()[:3], heads, T, blocks, D=self.D, DP=self.DP, BD=64, num_warps=8
+    def _exponentials(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """e^{2a} as (batch · heads, padded T, DP) and the level of each tile; the same for b."""
+        (ea, la), (eb, lb) = (
+            (
+                self.w.new_empty(self.B * heads, padded, self.DP),
+                torch.empty(self.B * heads, padded // TILE, dtype=torch.int32, device=self.w.device),
+            )
+            for heads, padded in ((self.H, self.TQP), (self.b.shape[1], self.TKP))
         )
-        return out, levels
+        columns, warps = BLOCKS.prepare
+        _kernels().prepare[(la.numel() + lb.numel(),)](
+            self.a, self.b, ea, eb, la, lb, *self.a.stride()[:3], *self.b.stride()[:3],
+            self.H, self.b.shape[1], self.Tq, self.Tk, la.shape[1], lb.shape[1], la.numel(),
+            D=self.D, DP=self.DP, BD=min(columns, padded_dim(self.DP)), num_warps=warps,
+        )  # fmt: skip
+        return (ea, la), (eb, lb)
 
     def _energies(self, queries: Sequence[Tensor], keys: Sequence[Tensor], row0: int, rows: int) -> Tensor:
         """Energies of a chunk, (N, rows, TKP), from both results of `_exponentials`."""

@@ -19,6 +19,13 @@ from regard.attention import kernel_inputs
 from regard.attention.bias import DenseBias
 from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
+from regard.attention.kernels.backend_times import (
+    Times,
+    backend_function,
+    backend_times,
+    describe_times,
+    fastest_first,
+)
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
@@ -87,9 +94,11 @@ class Sdpa(Kernel):
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
-        names = backends(call, machine)
         what = f"{type(call.energy).__name__} with softmax is torch's fused attention"
-        return what + (f", backend {names[0]}" if names else "")
+        if not (names := backends(call, machine)):
+            return what
+        times = _measured_times(call, machine)
+        return f"{what}, backend {names[0]}" + (f" ({describe_times(call, times)})" if times else "")
 
     def memory(self, call: Call, machine: Machine) -> int:
         rows = call.sequences * call.heads * call.Tq * 4
@@ -180,21 +189,21 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
     params = torch.backends.cuda.SDPAParams(
         call.query, call.key, call.value, None, dropout, causal, call.groups > 1
     )
-    if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(params):
-        options: tuple[Any, ...] = (None, needs_grad, dropout, causal, False)
-        run: Any = torch._scaled_dot_product_cudnn_attention  # type: ignore[attr-defined]
-    elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(params):
-        run, options = torch._scaled_dot_product_flash_attention, (dropout, causal, False)  # type: ignore[attr-defined]
-    else:
+    can_use = {
+        "CUDNN_ATTENTION": torch.backends.cuda.can_use_cudnn_attention,
+        "FLASH_ATTENTION": torch.backends.cuda.can_use_flash_attention,
+    }
+    if name not in can_use or not can_use[name](params):
         return None
+    run = backend_function(name, causal=causal, training=needs_grad, dropout=dropout, scale=scale)
 
     def direct(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
         try:
-            out = run(q, k, v, *options, scale=scale)[0]
+            out = run(q, k, v)
         except RuntimeError:  # features that are not contiguous: the general path copies them
             return None
         if needs_grad:
-            out.grad_fn.register_hook(_second_order)
+            out.grad_fn.register_hook(_second_order)  # type: ignore[union-attr]
         return out
 
     return direct
@@ -248,21 +257,36 @@ def why_not_tiles(call: Call, machine: Machine) -> str | None:
 def backends(call: Call, machine: Machine) -> list[str]:
     """The SDPA backends to try on a GPU, best first.
 
-    cuDNN is fastest, 1.75 × flash on Hopper, but makes a plan for each new shape (25 to 35 ms for each pass,
-    by public reports). Batches of sentences have a new shape at almost every step, so it is used for long
-    sequences only.
+    cuDNN makes a plan for each new shape (25 to 35 ms for each pass, by public reports), and batches of
+    sentences have a new shape at almost every step: it is used for long sequences only. There, the faster of
+    cuDNN and flash is measured once (backend_times.py); if that is impossible, it is cuDNN on Hopper.
     """
     if machine.kind != "cuda":
         return []
+    last = ["EFFICIENT_ATTENTION", "MATH"]
+    if not _fits_cudnn_and_flash(call, machine):
+        return last
+    if times := _measured_times(call, machine):
+        return [*fastest_first(times), *last]
+    is_long = min(call.Tq, call.Tk) >= LONG
+    cudnn = ["CUDNN_ATTENTION"] if is_long and machine.capability >= (9, 0) else []
+    return [*cudnn, *(["FLASH_ATTENTION"] if _is_plain(call) else []), *last]
+
+
+def _fits_cudnn_and_flash(call: Call, machine: Machine) -> bool:
     head_dim = max(call.query.shape[-1], call.key.shape[-1], call.Dv)
-    plain = call.bias is None and (call.mask is None or is_torch_causal(call))
-    names = []
-    if call.dtype in HALF and machine.capability >= (8, 0) and head_dim <= 128 and head_dim % 8 == 0:
-        if machine.capability >= (9, 0) and min(call.Tq, call.Tk) >= LONG:
-            names.append("CUDNN_ATTENTION")
-        if plain:
-            names.append("FLASH_ATTENTION")
-    return [*names, "EFFICIENT_ATTENTION", "MATH"]
+    return call.dtype in HALF and machine.capability >= (8, 0) and head_dim <= 128 and head_dim % 8 == 0
+
+
+def _is_plain(call: Call) -> bool:
+    return call.bias is None and (call.mask is None or is_torch_causal(call))
+
+
+def _measured_times(call: Call, machine: Machine) -> Times | None:
+    """Milliseconds of cuDNN and flash for long plain and causal calls."""
+    if not _is_plain(call) or not _fits_cudnn_and_flash(call, machine) or min(call.Tq, call.Tk) < LONG:
+        return None
+    return backend_times(call, machine)
 
 
 def is_torch_causal(call: Call) -> bool:

@@ -34,7 +34,23 @@ LIMIT = tl.constexpr(43.5)  # e^{±87} is finite and not denormal
 CUT = tl.constexpr(1e15)
 SCALE = tl.constexpr(-2 * 1.4426950408889634)  # of Σ w r, for energies in base 2
 # Not compiled in: one kernel serves all values.
-RUNTIME = ["H", "groups", "Tq", "Tk", "T", "row0", "rows", "x0", "y0", "TX", "TY"]
+RUNTIME = [
+    "H",
+    "Hk",
+    "groups",
+    "query_blocks",
+    "key_blocks",
+    "programs",
+    "Tq",
+    "Tk",
+    "T",
+    "row0",
+    "rows",
+    "x0",
+    "y0",
+    "TX",
+    "TY",
+]
 
 
 @triton.jit
@@ -55,27 +71,41 @@ def _reciprocal(x, ASM: tl.constexpr):
     return 1.0 / x
 
 
-@triton.jit(do_not_specialize=RUNTIME)
-def prepare(
-    X, OUT, LEVELS, sxb, sxh, sxt, H, T, blocks,
+@triton.jit
+def _prepare_block(
+    X, OUT, LEVELS, sxb, sxh, sxt, H, T, blocks, pid,
     D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """OUT (n, padded T, DP) = e^{2x}, 0 in the padding, and the level of each block."""
-    pid = tl.program_id(0)
     n = (pid // blocks).to(tl.int64)
     t = pid % blocks * TILE + tl.arange(0, TILE)
     X += n // H * sxb + n % H * sxh
-    level = tl.zeros([TILE, BD], tl.int32)
+    level = tl.zeros([TILE], tl.int32)
     for first in range(0, DP, BD):
         d = first + tl.arange(0, BD)
         inside = (t < T)[:, None] & (d < D)[None, :]
         x = tl.load(X + t.to(tl.int64)[:, None] * sxt + d[None, :], mask=inside, other=0.0).to(tl.float32)
         size = tl.abs(x)
         near = tl.where(size <= TINY, 0, tl.where(size <= SMALL, 1, 2))
-        level = tl.maximum(level, tl.where(size <= LIMIT, near, 3))  # NaN: 3
+        level = tl.maximum(level, tl.max(tl.where(size <= LIMIT, near, 3), 1))  # NaN: 3
         at = OUT + (n * blocks * TILE + t)[:, None] * DP + d[None, :]
         tl.store(at, tl.where(inside, _exp(2.0 * x), 0.0), mask=(d < DP)[None, :])
-    tl.store(LEVELS + pid, tl.max(tl.max(level, 1), 0))
+    tl.store(LEVELS + pid, tl.max(level, 0))
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def prepare(
+    A, B, EA, EB, LA, LB, sab, sah, sat, sbb, sbh, sbt, H, Hk, Tq, Tk, query_blocks, key_blocks, programs,
+    D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """EA (n, TQP, DP) = e^{2a}, 0 in the padding, and the level of each block; then the same for b.
+
+    The first `programs` programs are those of a.
+    """
+    pid = tl.program_id(0)
+    if pid < programs:
+        _prepare_block(A, EA, LA, sab, sah, sat, H, Tq, query_blocks, pid, D, DP, BD)
+    else:
+        _prepare_block(B, EB, LB, sbb, sbh, sbt, Hk, Tk, key_blocks, pid - programs, D, DP, BD)
 
 
 @triton.jit
