@@ -22,15 +22,16 @@ from regard.files.atomic import write_file
 def pack(name: str, folder: Path, pairs: int | None) -> int:
     """Copy a corpus; return its bytes."""
     source, target = corpus_folder(name), folder / name
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(path for path in source.iterdir() if path.is_file()):
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if pairs is not None and path.name.startswith("train.") and path.suffix == ".xz":
             kept = islice((line for block in lines(path) for line in block), pairs)
             text = "".join(f"{line}\n" for line in kept)
-            write_file(target / path.name, lzma.compress(text.encode(), preset=9))
+            write_file(copy, lzma.compress(text.encode(), preset=9))
         else:
-            shutil.copyfile(path, target / path.name)
-    return sum(path.stat().st_size for path in target.iterdir())
+            shutil.copyfile(path, copy)
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
 def main(argv: list[str] | None = None) -> int:
