@@ -136,7 +136,7 @@ def distillation() -> Drawing:
     drawing.text(184, 44, "sources", "tiny mute middle")
     _arrow(drawing, "M84 84V143Q84 151 92 151H604", 604, 151)
     drawing.text(344, 145, "references", "tiny mute middle")
-    drawing.text(608, 214, f"with both: {bleu['student, both (one seed)']}", "small mute")
+    drawing.text(608, 214, f"with both, one seed: {bleu['student, both (one seed)']}", "small mute")
     return drawing
 
 
@@ -151,20 +151,24 @@ def attacks() -> Drawing:
     }
     calls = number["wrong calls"]
     shown = (
-        (f"{count['kills']} kills", "training, indexing, file jobs", "resumed: the same bytes"),
-        (f"{count['requests']:,} requests", "regard serve", "the answers without a server"),
-        (f"{count['folders']} changed folders", "models, indexes, stopped runs", "one sentence, exit code 2"),
+        (f"{count['kills']} kills", "training, indexing, file jobs", "resumed, with the same bytes"),
+        (f"{count['requests']:,} requests", "regard serve", "the same answers as without a server"),
+        (
+            f"{count['folders']} changed folders",
+            "models, indexes, stopped runs",
+            "a sentence and exit code 2, or no effect",
+        ),
         (f"{calls:,} wrong calls", "public functions, recipes", "a result or a RegardError"),
     )
     drawing = Drawing("The four parts of the soak run, what each attacks, and what must happen")
-    for x, text in ((8, "attack"), (208, "target"), (448, "must give")):
+    for x, text in ((8, "attack"), (208, "target"), (448, "expected")):
         drawing.text(x, 16, text, "small mute")
     for i, (attack, target, result) in enumerate(shown):
         y = 26 + i * 44
         for x, width, text, style in (
             (8, 156, attack, "box"),
             (208, 196, target, "pick"),
-            (448, 204, result, "box"),
+            (448, 270, result, "box"),
         ):
             drawing.rectangle(x, y, width, 32, style, round_=5)
             drawing.text(x + width / 2, y + 20, text, "small middle")
