@@ -2,7 +2,7 @@
 # # Lesson 9: From no attention to the Transformer
 #
 # Six translators, each a small step from the one before: no attention, raw scores, softmax, parameterised,
-# Bahdanau, Transformer. On one task and with the same training, the first steps bring most.
+# Bahdanau, Transformer. On one task and with the same training, the first steps gain most.
 #
 # Sources: *Deep Learning IX* for the first four, Bahdanau et al. 2015, Vaswani et al. 2017.
 
@@ -17,8 +17,8 @@ from regard.pictures import LineChart
 from regard.recipe import load_recipe
 
 # %% [markdown]
-# ## One word of a recipe
-# These are the steps as recipes (`regard train multi30k-de-en-dot` and so on): the decoder of each.
+# ## A few keys of a recipe
+# Each step is a recipe (`regard train multi30k-de-en-dot` and so on). These are the keys of the decoder:
 
 # %%
 STEPS = {
@@ -29,15 +29,15 @@ STEPS = {
     "Bahdanau": ("bahdanau", []),
     "Transformer": ("transformer", []),
 }
-for title, (name, words) in STEPS.items():
-    decoder = load_recipe(f"multi30k-de-en-{name}", words).model.decoder
+for title, (name, overrides) in STEPS.items():
+    decoder = load_recipe(f"multi30k-de-en-{name}", overrides).model.decoder
     shown = {
         key: getattr(decoder, key) for key in ("kind", "attention", "normalize") if hasattr(decoder, key)
     }
     print(f"{title:14}", *(f"{key}: {value:12}" for key, value in shown.items()))
 
 # %% [markdown]
-# Up to *parameterised* it is the attention of the decoder alone:
+# Up to *parameterised*, only the attention of the decoder changes:
 #
 # | model | attention of the decoder at step t |
 # |---|---|
@@ -72,7 +72,7 @@ expect("raw scores, 64 words against 4", growth["raw scores"], expected, within=
 expect("softmax, 64 words against 4", growth["softmax"], 1.0, within=0.2, source="a mean keeps its size")
 
 # %% [markdown]
-# ## The six on a task of some seconds
+# ## The six on a task that takes seconds
 # Reverse a sequence of 4 to 12 symbols. It needs what translation needs, a different source position at every
 # step, and no vocabulary. The models have the decoders of the recipes at width 64.
 
@@ -93,7 +93,7 @@ CHOSEN = by_size(full=tuple(PARTS), small=("no attention", "raw scores", "softma
 
 
 def batch(count: int, length: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Source, decoder input (2 starts a text) and target."""
+    """Source, decoder input (2 is BOS) and target."""
     source = torch.randint(4, 4 + SYMBOLS, (count, length), generator=generator)
     target = source.flip(1)
     return source, torch.cat([torch.full((count, 1), 2), target[:, :-1]], 1), target
@@ -160,7 +160,7 @@ if log:
     assert all(step.get("significant") for step in first), "the first two steps are not significant"
 
 # %% [markdown]
-# Raw scores and softmax bring six points each. Parameterised attention and Bahdanau's are within two points
+# Raw scores and softmax gain six points each. Parameterised attention and Bahdanau's are within two points
 # of softmax. Their steps are significant too, and one goes down: a small p says that the choice of test
 # sentences hardly explains the difference between these two trained models. It says nothing about training them
 # again with another seed. The Transformer is behind: 500 steps are too few for it, as for the reversed
@@ -178,14 +178,14 @@ if log:
 
 # %% [markdown]
 # ## What small data does not show
-# With so few steps the last models do not yet pay for themselves; on Multi30k with 6000 steps each they do
-# (the table above). Alignment error is measured on parliament text that no model here was trained on, and
-# stays high. One seed.
+# With so few steps the later models gain little or nothing over softmax; on Multi30k with 6000 steps each, the
+# Transformer is the best of the three in the table above. Alignment error is measured on parliament text that no
+# model here was trained on, and stays high. All results are of one seed.
 
 # %% [markdown]
 # ## Exercises
 # 1. Write `simple_attention(states, query)` for `states` (T, d) and `query` (d,): y^a with softmax, (d,).
-# 2. Write `raw_attention(states, query)`: D's first form without softmax, as one matrix product [y^e]ᵀ[y^e]
+# 2. Write `raw_attention(states, query)`: the raw scores above, without softmax, as one matrix product [y^e]ᵀ[y^e]
 #    applied to the query.
 #
 # Put both into a file and run `regard lessons check 9 answer.py`.

@@ -2,9 +2,9 @@
 
     python -m benchmarks.attack.launcher        # orders as JSON lines: {"args", "cwd", "output", "errors"}
 
-Importing torch takes seconds and a fork milliseconds, so an attack pays for the command alone. For each order
-two lines are printed: the process id when it starts, the exit code when it ends. `tests/training/runner.py`
-does the same for tests.
+Importing torch takes seconds and a fork milliseconds, so the imports are paid for once. For each order two
+lines are printed: the process id when it starts, the exit code when it ends. `tests/training/runner.py` does
+the same for tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regard.training import trainer  # noqa: F401
 
 
 def serve() -> None:
-    """Run each order of standard input in a fork, one after the other."""
+    """Read orders from standard input and run each in a fork, one after the other."""
     for line in sys.stdin:
         process = os.fork()
         if process == 0:

@@ -1,7 +1,7 @@
 """The systems: models of regard, and of surprise with default and with tuned settings.
 
 Our features and factors were chosen on a separate split (20 % held out, seed 98), and so were Surprise's
-options: its defaults alone would be no fair peer (SVD there: 0.9001 by default, 0.8783 tuned).
+options: a comparison with its defaults alone would be unfair (SVD there: 0.9001 by default, 0.8783 tuned).
 """
 
 OURS = {

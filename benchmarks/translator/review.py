@@ -27,6 +27,14 @@ from regard.models.catalog import BUNDLED
 
 TABLE = "review.tsv"
 PAGE = Path("docs/translations.md")
+EXAMPLE = "We are eating dinner outdoors."
+FIGURE = (  # drawn for EXAMPLE, one of the rows
+    '![The attention matrix of the translation "Wir essen draußen draußen zu Abend.": both "draußen" attend '
+    'to "outdoors."](images/repeated-word.svg "python docs/images/draw.py repeated-word")',
+    "",
+    '*One of the rows below: "draußen" is there twice, and both times the model attends to "outdoors". The',
+    f'matrix is that of `regard translate "{EXAMPLE}" --to de --show`.*',
+)
 ROWS, SEED = 50, 1  # of each direction
 COLUMNS = ("direction", "source", "output", "reference", "verdict", "why")
 DRAW = "python -m benchmarks.translator.review draw build/translator/directions"
@@ -119,6 +127,8 @@ def page(rows: list[Row]) -> str:
     groups = {direction: [row for row in rows if row["direction"] == direction] for direction in DIRECTIONS}
     for name, group in {**groups, "all": rows}.items():
         lines.append(f"| {name} | {' | '.join(str(n) for n in counts(group).values())} |")
+    if any(row["source"] == EXAMPLE for row in rows):
+        lines += ["", *FIGURE]
     for direction, group in groups.items():
         lines += ["", f"## {direction}", "| source | output | reference | verdict |", "|---|---|---|---|"]
         for row in group:

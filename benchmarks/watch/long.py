@@ -19,7 +19,7 @@ GIB = 2**30
 
 @torch.no_grad()
 def measure(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
-    """Time, memory and errors of watching one layer, and of each question to the recorded call."""
+    """Time, memory and errors of watching one layer, and of each value computed from the recorded call."""
     ids, name = models.random_tokens(T, device), layer_name(shape.layer)
     recordings: dict[str, Seen] = {}
 
@@ -48,7 +48,7 @@ def measure(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
     recordings.clear()
     results["watched_gib"] = (peak_memory(watched, device) or 0) / GIB
     call = recordings["seen"][name]
-    questions = {
+    computations = {
         "row": lambda: call.weights(batch=0, head=shape.head, query=T // 2),
         "rows": lambda: call.weights(batch=0, head=shape.head, query=rows.tolist()),
         "top 16 of one head": lambda: call.top(16, batch=0, head=shape.head),
@@ -56,17 +56,17 @@ def measure(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
         "entropy of all heads": lambda: call.entropy(batch=0),
     }
     rows = torch.linspace(0, T - 1, 32, device=device).long()
-    for question, answer in questions.items():
-        answer()
-        results[f"{question}, s"] = min(seconds_of(answer, device) for _ in range(3))
-        results[f"{question}, GiB"] = (peak_memory(answer, device) or 0) / GIB
+    for label, compute in computations.items():
+        compute()
+        results[f"{label}, s"] = min(seconds_of(compute, device) for _ in range(3))
+        results[f"{label}, GiB"] = (peak_memory(compute, device) or 0) / GIB
     return results | _errors(model, shape, ids, rows, call)
 
 
 def _errors(
     model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: Recorded
 ) -> dict[str, float]:
-    """max |x − float64| over max |float64| of each answer, at sampled rows and at all columns of one head."""
+    """max |x − float64| / max |float64| of each value, at sampled rows and at all columns of one head."""
     q, k = models.queries_and_keys(model, ids, shape.layer, shape.head)
     truth = models.reference_rows(q, k, rows)
     weights = call.weights(batch=0, head=shape.head, query=rows.tolist())
@@ -93,7 +93,7 @@ def format_results(results: dict[str, Any], shape: Shape) -> str:
     memory_ratio = (peaks[1] + results["model_gib"]) / (peaks[0] + results["model_gib"])
     lines = [
         f"{results['tokens']} tokens; {shape}; one layer watched, "
-        f"whose weights would be {results['matrix_gib']:.1f} GiB",
+        f"its full weight matrices would take {results['matrix_gib']:.1f} GiB",
         f"forward {results['plain_s'] * 1000:.1f} ms, watched {results['watched_s'] * 1000:.1f} ms: "
         f"{results['ratio']:.3f} times; peak {peaks[0]:.2f} and {peaks[1]:.2f} GiB beside the model's "
         f"{results['model_gib']:.2f}: {memory_ratio:.3f} times",

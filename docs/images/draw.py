@@ -16,6 +16,7 @@ from pathlib import Path
 import operator_figures
 import page_figures
 import picture_figures
+import result_figures
 import translator_figures
 
 import regard
@@ -52,6 +53,19 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "search-speed": (page_figures.search_speed, None),
     "faithfulness": (page_figures.faithfulness, None),
     "folders": (page_figures.folders, None),
+    "padding": (page_figures.padding, None),
+    "requests": (page_figures.requests, None),
+    "repeated-word": (translator_figures.repeated_word, None),
+    "terminal": (translator_figures.terminal, None),
+    "onnx-offsets": (operator_figures.onnx_offsets, None),
+    "attacks": (result_figures.attacks, None),
+    "bench": (result_figures.bench, None),
+    "conformance": (result_figures.conformance, None),
+    "distillation": (result_figures.distillation, None),
+    "fine-tuning": (result_figures.fine_tuning, None),
+    "formats": (result_figures.formats, None),
+    "shortlist": (result_figures.shortlist, None),
+    "tasks": (result_figures.tasks, None),
 }
 
 

@@ -1,4 +1,4 @@
-"""Figures of the operator: masks, normalisers, positions, stages of a call, edits, blocks, caches."""
+"""Figures of the operator: masks, normalisers, positions, stages, edits, blocks, caches, ONNX's offsets."""
 
 from __future__ import annotations
 
@@ -195,4 +195,26 @@ def caches() -> Drawing:
         8, 104, "Packed.of_lengths([4, 1, 6], mask=Causal()): the same rows, one after the other", "small"
     )
     drawing.matrix(8, 112, ((regard.weights(x, x, mask=packed)[0, 0] > 0) * 0.8).tolist(), cell=11)
+    return drawing
+
+
+def onnx_offsets() -> Drawing:
+    """The causal mask of four queries and seven keys: regard's own, and ONNX's in three kinds of call."""
+    shown = {
+        "regard: Causal()": regard.Causal(),
+        "ONNX, no cache: offset=0": regard.Causal(offset=0),
+        "past_key of length 3: offset=3": regard.Causal(offset=3),
+        "nonpad_kv_seqlen 5: offset=1": regard.Causal(offset=1) & regard.Padding([5]),
+    }
+    drawing = Drawing("Causal masks of four queries and seven keys, by the offset that ONNX's inputs imply")
+    query, key, cell = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 7, 4), 20
+    for i, (name, mask) in enumerate(shown.items()):
+        allowed = (regard.weights(query, key, mask=mask)[0, 0] > 0) * 0.85
+        left = 66 + i * 196
+        drawing.text(left + 70, 16, name, "small middle")
+        drawing.matrix(left, 40, allowed.tolist(), cell=cell)
+        for j in range(7):
+            drawing.text(left + (j + 0.5) * cell, 34, f"{j}", "tiny mute middle")
+        for j in range(4):
+            drawing.text(left - 7, 40 + (j + 0.5) * cell + 3, f"{j}" if i else f"query {j}", "tiny mute end")
     return drawing

@@ -1,7 +1,8 @@
-"""Figures of other pages: interactions, schedules, tags, recordings, scores by length, search, folders."""
+"""Figures of other pages: interactions, schedules, tags, recordings, batches, requests, search, folders."""
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,9 @@ from scipy import sparse
 from svg import Drawing
 
 import regard
-from regard.data import BIO, IO, IOBES, Span, spans
+from regard.data import BIO, IO, IOBES, Batches, Span, load_corpus, spans
 from regard.data.keyword_signals import recordings
+from regard.data.tokenizer import PAD
 from regard.interactions import FactorizationMachine, MatrixFactorization, Polynomial2
 from regard.optimization.schedules import Constant, CosineDecay, InverseSqrt, Plateau, ScheduleContext
 
@@ -105,6 +107,65 @@ def recording() -> Drawing:
     for start, end, word in spans(tags):
         drawing.path(f"M{left + start * cell} {top - 8}H{left + end * cell}", width=3)
         drawing.text(left + (start + end) * cell / 2, top - 14, word, "small middle")
+    return drawing
+
+
+def padding() -> Drawing:
+    """Target tokens of the bundled sample as batches: rows in the order of the file, and by `Batches`."""
+    data = {"corpus": "tatoeba-sample", "source": "en", "target": "de"}
+    train = load_corpus(data, {"kind": "bpe", "size": 2000}).train
+    budget, width, height = 320, 8, 5
+    batches = Batches(train, tokens=budget, seed=1, shuffle=False)  # sorted by length
+    epoch = [next(batches) for _ in range(batches.per_epoch())]
+    panels = [[(row != PAD).sum().item() for row in epoch[int(at * len(epoch))].target] for at in QUANTILES]
+    unsorted = (train.target_lengths[:budget] + 1).tolist()  # 1 for BOS
+    while len(unsorted) * max(unsorted) > budget:
+        unsorted.pop()
+    drawing, left = (
+        Drawing("Batches of the bundled sample: tokens and padding, by length and in file order"),
+        8,
+    )
+    drawing.text(left, 16, "in file order", "small title")
+    for rows in [unsorted, *panels]:
+        longest = max(rows)
+        drawing.text(left, 34, f"{len(rows)} rows × {longest}", "small")
+        drawing.text(left, 47, f"{1 - sum(rows) / longest / len(rows):.0%} padding", "tiny mute")
+        for j, length in enumerate(rows):
+            y, end = 54 + j * height, left + width * length
+            drawing.rectangle(left, y, width * length, height - 1, "cell", 0.85, 1)
+            if length < longest:
+                drawing.rectangle(end, y, width * (longest - length), height - 1, "cell", 0.15, 1)
+        left += max(90, width * longest + 24) + (30 if rows is unsorted else 0)
+        if rows is unsorted:
+            drawing.text(left, 16, f"Batches(train, tokens={budget}): rows of similar length", "small title")
+    return drawing
+
+
+QUANTILES = (0.02, 0.3, 0.75, 0.97)  # of an epoch that is sorted by length
+
+
+def requests() -> Drawing:
+    """Requests to `regard serve`, one row per connection: a run of benchmarks/serve_times.py."""
+    path = DOCS.parent / "benchmarks" / "results" / "serve-times.json"
+    log = json.loads(path.read_text(encoding="utf-8"))
+    title = (
+        f"{log['requests']} requests over {len(log['milliseconds'])} connections, in {log['batches']} batches"
+    )
+    drawing, left, top, height = Drawing(f"{title}: the first second"), 100, 40, 13
+    drawing.text(left, 16, f"{title}; the first second", "small")
+    for i, connection in enumerate(log["milliseconds"]):
+        y = top + i * height
+        if i % 5 == 0:
+            drawing.text(left - 10, y + 9, f"connection {i + 1}", "tiny mute end")
+        for j, (sent, answered) in enumerate(connection):
+            if sent < 1000:
+                x, end = left + 0.6 * sent, left + 0.6 * min(answered, 1000)
+                opacity = 0.85 if j % 2 else 0.45  # neighbours differ
+                drawing.rectangle(x, y, round(end - x, 1), height - 3, "cell", opacity, 1)
+    bottom = top + height * len(log["milliseconds"])
+    drawing.path(f"M{left} {bottom + 3}H{left + 600}", "axis", 1)
+    for time in range(0, 1001, 200):
+        drawing.text(left + 0.6 * time, bottom + 17, f"{time} ms", "tiny mute middle")
     return drawing
 
 
@@ -210,7 +271,7 @@ def _table_lines(path: Path, after: str) -> Iterator[str]:
     for line in lines:
         if line.startswith("|"):
             inside = True
-            if not line.startswith("|-"):
+            if set(line) - set("|:- "):  # not the line below the header
                 yield line
         elif inside:
             return

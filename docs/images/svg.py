@@ -24,8 +24,10 @@ text { fill: #d5d9e2 } .mute { fill: #9aa3b5 } .cell { fill: #9fb0ff } .line { s
 class Drawing:
     """Collect shapes, then `save` them as one SVG file."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, style: str = "") -> None:
+        """Begin an empty drawing; `style` is CSS for classes that STYLE does not have."""
         self.title, self.shapes, self.width, self.height = title, list[str](), 0.0, 0.0
+        self.style = style + STYLE
 
     def _fit(self, x: float, y: float) -> None:
         self.width, self.height = max(self.width, x), max(self.height, y)
@@ -89,6 +91,6 @@ class Drawing:
             f'height="{height}" role="img" aria-label="{escape(self.title)}">'
         )
         body = "\n".join(
-            [head, f"<title>{escape(self.title)}</title>", f"<style>{STYLE}</style>", *self.shapes]
+            [head, f"<title>{escape(self.title)}</title>", f"<style>{self.style}</style>", *self.shapes]
         )
         path.write_text(f"{body}\n</svg>\n", encoding="utf-8")

@@ -1,10 +1,14 @@
-"""Figures of trained translators: attention, word alignment, heads, the tree of a beam search."""
+"""Figures of translators: attention, also on a terminal, word alignment, heads, the tree of a beam search."""
 
 from __future__ import annotations
 
+import re
+
 from svg import Drawing
+from torch import Tensor
 
 import regard
+from regard.cli.weight_matrix import render
 from regard.decoding import attention_maps
 from regard.pipelines.align import View
 from regard.pipelines.token_words import Words, word_weights
@@ -15,15 +19,64 @@ CROSSING = "I know that Tom does not want to go to school."
 
 def attention() -> Drawing:
     """The word alignment of a translation by the bundled translator: rows are German words, dark is large."""
-    model = regard.load("tatoeba-en-de-fr")
-    best = regard.translate(CROSSING, model, "de", attention=True).hypotheses[0]
-    source = Words.of_text(model.source_tokenizer, f">>de<< {CROSSING}")
-    target = Words.of_tokens(model.target_tokenizer, best.tokens)
-    weights = word_weights(View.of(model)(best.attention), source, target)
-    drawing = Drawing(f"Attention of a translation: {CROSSING} → {best.text}")
-    drawing.matrix(90, 84, (weights / weights.max()).tolist(), target.words, source.words)
+    return _word_attention(CROSSING)
+
+
+def repeated_word() -> Drawing:
+    """The same for a faulty translation of docs/translations.md, in which a word occurs twice."""
+    return _word_attention("We are eating dinner outdoors.")
+
+
+def _word_attention(sentence: str) -> Drawing:
+    text, weights, source, target = _translate(sentence)
+    drawing = Drawing(f"Attention of a translation: {sentence} → {text}")
+    drawing.matrix(90, 84, (weights / weights.max()).tolist(), target, source)
     drawing.width += 40  # for the slanted label of the last column
     return drawing
+
+
+def _translate(sentence: str) -> tuple[str, Tensor, list[str], list[str]]:
+    """The German translation by the bundled translator, its attention, and the words of both sides."""
+    model = regard.load("tatoeba-en-de-fr")
+    best = regard.translate(sentence, model, "de", attention=True).hypotheses[0]
+    source = Words.of_text(model.source_tokenizer, f">>de<< {sentence}")
+    target = Words.of_tokens(model.target_tokenizer, best.tokens)
+    weights = word_weights(View.of(model)(best.attention), source, target)
+    return best.text, weights, list(source.words), list(target.words)
+
+
+def terminal() -> Drawing:
+    """The output of `regard translate --show` on a terminal with colours."""
+    text, weights, source, target = _translate(SENTENCE)
+    shown = render(weights, source, target, color=True, width=80)
+    lines = [f'$ regard translate "{SENTENCE}" --to de --show', text, *shown.split("\n")]
+    drawing = Drawing(f"On the terminal: {lines[0]}", TERMINAL)
+    drawing.rectangle(4, 4, 640, 26 + 17 * len(lines), "screen", round_=6)
+    for i, line in enumerate(lines):
+        column = 0
+        for color, characters in re.findall(r"(?:\x1b\[38;5;(\d+)m)?([^\x1b]+)(?:\x1b\[0m)?", line):
+            x, y = 18 + 8.4 * column, 28 + 17 * i
+            if color:
+                drawing.rectangle(
+                    x, y - 13, 8.4 * len(characters), 17, f"ansi{color}", BLOCKS[characters[0]], 0
+                )
+            elif i < 2:
+                drawing.text(x, y, characters, "terminal")
+            else:  # a character of a source word, or a target word
+                for word in re.finditer(r"\S+", characters):
+                    drawing.text(x + 8.4 * word.start(), y, word.group(), "terminal")
+            column += len(characters)
+    drawing.width, drawing.height = 644, 30 + 17 * len(lines)
+    return drawing
+
+
+BLOCKS = {"░": 0.35, "▒": 0.55, "▓": 0.8, "█": 1.0}  # how much of its cell a block character fills
+TERMINAL = """
+.screen { fill: #1b1e27; stroke: #9aa3b5; stroke-opacity: .5 }
+.terminal { font: 14px ui-monospace, "SF Mono", Consolas, monospace; fill: #d5d9e2 }
+.ansi24 { fill: #005f87 } .ansi31 { fill: #0087af } .ansi38 { fill: #00afd7 } .ansi45 { fill: #00d7ff }
+.ansi220 { fill: #ffd700 } .ansi214 { fill: #ffaf00 } .ansi208 { fill: #ff8700 } .ansi202 { fill: #ff5f00 }
+.ansi196 { fill: #ff0000 }"""
 
 
 def alignment(bahdanau: regard.models.Translator) -> Drawing:

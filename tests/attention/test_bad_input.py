@@ -29,7 +29,7 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         (
             lambda: attend(q, k[..., :7], v),
             ShapeError,
-            r"queries and keys of one width, got query \(2, 4, 5, 8\)",
+            r"queries and keys of the same width, got query \(2, 4, 5, 8\)",
         ),
         (
             lambda: attend(q, k[:, :3], v[:, :3]),
@@ -103,11 +103,11 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
             "has 3 heads and the call has 4",
         ),
         (lambda: attend(q, k, v, energy=Bilinear(8, 9)), ShapeError, "takes keys of width 9"),
-        (lambda: attend(q, k, v, energy=lambda q, k: q), ShapeError, "the energy function gave"),
+        (lambda: attend(q, k, v, energy=lambda q, k: q), ShapeError, "the energy function returned"),
         (
             lambda: attend(q, k, v, normalize=lambda e: e.sum(-1)),
             ShapeError,
-            "the normaliser function gave",
+            "the normaliser function returned",
         ),
         (lambda: attend(q, k, v, energy=Additive(8).to("meta")), DeviceError, "is on meta"),
         (lambda: attend(q, k, v, gate=torch.ones(3, 3)), ShapeError, "does not broadcast"),

@@ -198,7 +198,7 @@ def test_predictions_ignore_word_order_without_positions():
         (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=RelativeVectors(7)), "width 7"),
         (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=torch.randn(5, 4)), "does not broadcast"),
         (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=torch.ones(5, 5).bool()), "is a mask="),
-        (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=lambda t, s: 3), "the bias function gave"),
+        (lambda: attend(*torch.randn(3, 1, 4, 5, 6), bias=lambda t, s: 3), "the bias function returned"),
     ],
 )
 def test_bad_positions_are_refused_with_the_reason(make, message):

@@ -105,7 +105,7 @@ def test_options_that_torch_lacks_are_refused(options, message):
 def test_a_layer_with_hooks_on_a_projection_is_refused():
     layer = MultiHead(8, 2)
     layer.Wo.register_forward_hook(lambda module, args, out: out * 2)
-    with pytest.raises(OptionError, match="no place for hooks, adapters"):
+    with pytest.raises(OptionError, match="no support for hooks, adapters"):
         layer.to_torch()
 
 

@@ -94,7 +94,7 @@ def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
         ),
         ({"model": {**MODEL, "dim": 8}}, "leaves nothing of dim 8 for the word"),
         ({"training__smoothing": 0.1}, "for taggers without a CRF"),
-        ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
+        ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain needs a CRF"),
     ],
 )
 def test_contradicting_keys_are_errors_of_one_sentence(

@@ -306,7 +306,7 @@ def test_the_checkpoint_alone_is_enough_to_resume(finished, stopped, missing, ca
     ]
     assert all(last[0][name].equal(last[1][name]) for name in last[1])
     if "log.jsonl" in missing:
-        assert "log.jsonl is missing; it continues after 0 lines" in capsys.readouterr().err
+        assert "log.jsonl is missing; its 0 complete lines" in capsys.readouterr().err
         assert [e["step"] for e in tiny.log(stopped)] == [5, 6]
 
 

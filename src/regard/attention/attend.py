@@ -33,7 +33,7 @@ from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
 from regard.attention.plan import KERNELS, PREPARED, Plan, choose_kernel, make_plan, requested_kernel, run
 
-MAX_SIGNATURES = 4096  # prepared calls to keep
+MAX_SIGNATURES = 4096  # size of the cache of prepared calls; a full cache is emptied
 
 
 def attend(
@@ -78,7 +78,7 @@ def attend(
     cache_key = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
     try:
         prepared = None if cache_key is None else PREPARED.get(cache_key)
-    except TypeError:  # unhashable options are wrong; the checks below raise
+    except TypeError:  # an option is unhashable and of a wrong type; the checks below raise
         prepared = None
     observers = watching.targets() if watching.is_watching() else None  # None: no `watch`, no `intervene`
     if prepared is not None:
@@ -151,7 +151,7 @@ class _Prepared:
         return cls(chosen, machine, clear, call.mask is not None, unchanged, other_fields, shortcut)
 
     def shortcut_allowed_in_watch(self) -> bool:
-        """Whether the shortcut may run inside `watch`, which stops compiled code and may intercept torch."""
+        """True if the shortcut may run inside `watch`: it is not compiled, and nothing intercepts torch."""
         return not self.kernel.compiles and is_intercepted() is None
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:

@@ -284,7 +284,7 @@ class PositionBias(Bias):
             a not in (1, b) for a, b in zip(shape[-2:], expected, strict=True)
         ):
             raise ShapeError(
-                f"the bias function gave {shape or type(bias).__name__} and must give {expected} "
+                f"the bias function returned {shape or type(bias).__name__} and must return {expected} "
                 f"or (heads, *{expected})"
             )
         return grid.of_heads(bias) if len(shape) == 3 else bias

@@ -2,7 +2,7 @@
 
 query (..., heads, Tq, Dq), key (..., heads, Tk, Dk) → (..., heads, Tq, Tk). The scale belongs to the energy,
 the temperature to the normaliser. Half-precision inputs give float32 energies: rounding an energy of 20 to
-bfloat16 changes its weight by 6 %. Any function of (query, key) with these shapes can be used as an energy.
+bfloat16 changes its weight by up to 6 %. Any function of (query, key) with these shapes can be an energy.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Energy(Movable):
     """
 
     form: str | None = None  # "dot" (kernels call `as_dot`), "additive" (`as_additive`), "distance" or None
-    heads: int | None = None  # of an energy with parameters per head
+    heads: int | None = None  # number of heads, if the energy has parameters per head
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
@@ -91,7 +91,7 @@ class Energy(Movable):
         raise NotImplementedError
 
     def pair_features(self, dim: int) -> int:
-        """Intermediate values per pair for queries of width `dim`; an estimate of memory and cost."""
+        """Intermediate values per pair for queries of width `dim`, to estimate memory and cost."""
         return 1
 
     def signature(self) -> Hashable | None:
@@ -106,9 +106,9 @@ class Energy(Movable):
         """Raise if the sizes do not match."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
-                f"{type(self).__name__} needs queries and keys of one width, got query {tuple(query.shape)} "
-                f"and key {tuple(key.shape)}; project one of them, or use Bilinear or Additive, which take "
-                "two widths"
+                f"{type(self).__name__} needs queries and keys of the same width, got query "
+                f"{tuple(query.shape)} and key {tuple(key.shape)}; project one of them, or use Bilinear or "
+                "Additive, which take two widths"
             )
 
 
@@ -134,7 +134,7 @@ class Dot(Energy):
 
 
 class ScaledDot(Energy):
-    """e = q·k / √d (Vaswani et al. 2017, eq. 1): has unit variance if the components have.
+    """e = q·k / √d (Vaswani et al. 2017, eq. 1): variance 1 for independent components of mean 0, variance 1.
 
     >>> q = k = torch.ones(1, 1, 1, 16)
     >>> regard.weights(q, k, energy=regard.ScaledDot(), stage="energy").item()
@@ -214,7 +214,7 @@ class Distance(Energy):
 
 
 class Match(Energy):
-    """e = 1[q = k]: 1 if all components are equal, else 0. With `Raw()`, attention is a dictionary."""
+    """e = 1[q = k]: 1 if all components are equal, else 0. With `Raw()`, attention is a dictionary lookup."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         equal = torch.ones(1, dtype=torch.bool, device=query.device)
@@ -240,7 +240,7 @@ class Bilinear(nn.Module, Energy):
     >>> regard.attend(q, k, k, energy=regard.Bilinear(4, 6)).shape
     torch.Size([1, 1, 3, 6])
 
-    `rank=None` is the second, with a full W. `heads`: matrices for each head.
+    `rank=None` is the second form, with a full W. With `heads`, each head has its own matrices.
     """
 
     form = "dot"
@@ -294,7 +294,7 @@ class Bilinear(nn.Module, Energy):
 
 
 class Additive(nn.Module, Energy):
-    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads`: a v for each head.
+    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). With `heads`, each head has its own v.
 
     >>> q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)  # (batch, heads, time, dim)
     >>> regard.attend(q, k, k, energy=regard.Additive(8, heads=2)).shape
@@ -352,7 +352,7 @@ class Additive(nn.Module, Energy):
 
 
 class ProjectedAdditive(Energy):
-    """`Additive` for projected keys: a recurrent decoder projects them once for all steps."""
+    """`Additive` for keys that are projected already: a recurrent decoder does this once for all steps."""
 
     form = "additive"
 
@@ -395,7 +395,9 @@ class Custom(Energy):
         expected = (*leading, query.shape[-2], key.shape[-2])
         if not isinstance(scores, Tensor) or tuple(scores.shape) != expected:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ShapeError(f"the energy function gave {got} and must give (…, heads, Tq, Tk) = {expected}")
+            raise ShapeError(
+                f"the energy function returned {got} and must return (…, heads, Tq, Tk) = {expected}"
+            )
         return upcast(scores)
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
@@ -411,14 +413,17 @@ def _has_trainable(module: nn.Module) -> bool:
 
 def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads: int) -> None:
     name = type(energy).__name__
-    for side, x, width in (("queries", query, energy.query_dim), ("keys", key, energy.key_dim)):
+    sides = (("queries", "query_dim", query), ("keys", "key_dim", key))
+    for side, argument, x in sides:
+        width = getattr(energy, argument)
         if x.shape[-1] != width:
             raise ShapeError(
-                f"this {name} takes {side} of width {width}, got {tuple(x.shape)}; make it for {x.shape[-1]}"
+                f"this {name} takes {side} of width {width}, got {tuple(x.shape)}; "
+                f"create it with {argument}={x.shape[-1]}"
             )
     if energy.heads not in (None, 1, heads):
         raise ShapeError(
-            f"this {name} has {energy.heads} heads and the call has {heads}; make it for {heads}"
+            f"this {name} has {energy.heads} heads and the call has {heads}; create it with heads={heads}"
         )
 
 

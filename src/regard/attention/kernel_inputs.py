@@ -150,7 +150,7 @@ def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _match_heads(call: Call, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
-    """Keys and values with equally many heads: as they are if `grouped` and equal, else all query heads."""
+    """Keys and values with the same number of heads: that of the queries, or with `grouped` a smaller one."""
     if key.shape[-3] == value.shape[-3] and (grouped or key.shape[-3] == call.heads):
         return key, value
     return call.with_all_heads(key), call.with_all_heads(value)
@@ -186,7 +186,7 @@ def subtract_row_max(bias: Tensor) -> Tensor:
 
 
 def dense_shape(call: Call, with_mask: bool = True) -> list[int]:
-    """The shape of mask and bias as one dense tensor, (..., Tq or 1, Tk or 1); computes four pairs of it."""
+    """The shape of mask and bias as one dense tensor, (..., Tq or 1, Tk or 1), from a 2 × 2 corner."""
     corner = call.grid(slice(0, 2), slice(0, 2))
     parts = [call.mask.allowed(corner)] if with_mask and call.mask is not None else []
     if call.bias is not None:
@@ -209,7 +209,7 @@ def with_dense_mask(call: Call) -> Call:
 
 
 class VersionCheck:
-    """Versions of the options' tensors, for kernels that read them again in the backward pass."""
+    """Detects in-place changes of the options' tensors, which some kernels read again in backward."""
 
     def __init__(self, call: Call) -> None:
         self.tensors = [x for x in call.option_tensors() or () if not x.is_inference()]

@@ -267,7 +267,7 @@ class CustomNormalizer(Normalizer):
         weights = self.function(scores)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-            raise ShapeError(f"the normaliser function gave {got} and must give {tuple(scores.shape)}")
+            raise ShapeError(f"the normaliser function returned {got} and must return {tuple(scores.shape)}")
         return weights
 
     def __repr__(self) -> str:

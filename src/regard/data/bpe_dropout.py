@@ -1,5 +1,4 @@
-"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text by skipping merges, reproducible from a
-seed.
+"""BPE-dropout (Provilkov et al. 2020): random segmentations by skipping merges, reproducible from a seed.
 
 `tokenizers` has BPE-dropout, but its random generator cannot be seeded. This module does it on arrays: words
 of equal length are the rows of a matrix, and all rows apply their next merge at the same time. Algorithm 1 of
@@ -7,7 +6,7 @@ the paper: drop every possible merge with probability p; apply the remaining mer
 stop when none remains.
 
 A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A
-frequent word does not need a new rng each time, so preparing a corpus takes seconds.
+frequent word is not segmented again at every occurrence, so preparing a corpus takes seconds.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from regard.data.tokenizer_training import language_token
 from regard.errors import OptionError
 
 POOL = 16
-MAX_SYMBOLS = 512  # of a word; longer ones (such as a line without spaces) are not varied
+MAX_SYMBOLS = 512  # per word; longer ones (such as a line without spaces) are not varied
 _ROWS = 1 << 14  # rows of one matrix, so that it fits into the processor's cache
 Numbers = NDArray[np.int64]
 _NEVER = np.iinfo(np.int32).max
 
 
 class BpeDropout:
-    """Draws segmentations under the merges of a bpe or byte-bpe tokenizer."""
+    """Random segmentations with the merges of a bpe or byte-bpe tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
         if tokenizer.kind not in ("bpe", "byte-bpe"):
@@ -49,7 +48,7 @@ class BpeDropout:
         order = np.argsort(pairs[:, 0], kind="stable")
         self._pairs, self._results = pairs[order, 0], pairs[order, 1]
         self._ranks = order.astype(np.int32)
-        # The symbols of each entry: its characters (bytes for byte-bpe), which are entries too.
+        # The symbols of each vocabulary entry: its characters (bytes for byte-bpe), which are entries too.
         languages = {ids[language_token(code)] for code in tokenizer.languages}
         spellings = [[UNK]] * len(tokenizer)
         for piece, i in ids.items():

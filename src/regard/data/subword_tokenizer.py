@@ -1,7 +1,7 @@
-"""Words as sub-word tokens, for taggers with a pretrained encoder: ids tell which tokens begin a word.
+"""Sub-word tokens for taggers with a pretrained encoder; a token id says whether the token begins a word.
 
-The first token of a word gets its tag, so a row of token ids must say where words begin. There are therefore
-two ranges of ids: an id below `size`, the size of the vocabulary, begins a word; id + size continues one.
+The first token of a word gets its tag, so the ids of a row must show where words begin. An id below `size`,
+the size of the vocabulary, begins a word; the same token inside a word has id + size.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import cached_property
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import DataError
 
-MAX_TOKENS = 16  # of a word; the rest, of a web address for example, is cut off
+MAX_TOKENS = 16  # per word; the rest of a longer word, such as a web address, is dropped
 
 
 class SubwordTokenizer(Tokenizer):
     """A tokenizer applied word by word; words are separated by spaces."""
 
     def __init__(self, text: str) -> None:
-        """From the text of a file: the inner tokenizer under the key `subwords`."""
+        """Parse the text of a tokenizer file, which has the inner tokenizer under the key `subwords`."""
         try:
             self._json = json.loads(text)
             self.inner = Tokenizer(json.dumps(self._json["subwords"]))
@@ -32,7 +32,7 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def from_tokenizer(cls, inner: Tokenizer) -> SubwordTokenizer:
-        """The sub-word tokenizer of another tokenizer."""
+        """Wrap a tokenizer, so that it is applied word by word."""
         return cls(json.dumps({"subwords": json.loads(inner.text)}, ensure_ascii=False))
 
     def encode(self, text: str) -> list[int]:
@@ -47,13 +47,16 @@ class SubwordTokenizer(Tokenizer):
         return [self._joined([next(encoded) for _ in words]) for words in split]
 
     def _joined(self, words: list[list[int]]) -> tuple[list[int], list[int]]:
-        """The ids of a row of words; a word without tokens, such as a control character, is UNK."""
-        ids, pieces = [], []
+        """Concatenate the token ids of words, and return the index of each token's word too.
+
+        A word without tokens, such as a control character, is UNK.
+        """
+        ids, word_indices = [], []
         for index, word in enumerate(words):
             first, *continuations = word[:MAX_TOKENS] or [UNK]
             ids += [first, *(i + self.size for i in continuations)]
-            pieces += [index] * (1 + len(continuations))
-        return ids, pieces
+            word_indices += [index] * (1 + len(continuations))
+        return ids, word_indices
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.inner.decode(i % self.size for i in map(int, ids))

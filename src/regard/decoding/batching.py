@@ -47,16 +47,14 @@ class SearchJob:
     equal_lengths: bool = False
 
     def uses_own_search(self, tasks: list[SearchTask]) -> bool:
-        """Whether the model has a search of its own for this job: the GPU engine has one for plain beam
-        search.
-        """
+        """True if the model's own search can run this job: the GPU engine has one for plain beam search."""
         plain = type(self.strategy) is Beam and self.strategy.groups == 1
         free = not self.constraints.filters_tokens and not any(task.prefix for task in tasks)
         return plain and free and hasattr(self.model, "search")
 
 
 class Queue:
-    """The waiting sentences, longest first: a lack of memory shows at once, and short sentences come last."""
+    """The waiting sentences, longest first: if memory runs out, it does so at once; short ones come last."""
 
     def __init__(self, tasks: list[SearchTask], equal_lengths: bool) -> None:
         self._waiting = deque(sorted(tasks, key=lambda task: -len(task.input_ids)))
@@ -81,7 +79,7 @@ class Queue:
 
 
 def size(task: SearchTask) -> int:
-    """Return the tokens of the input with its end-of-sentence token."""
+    """Return the number of input tokens, including the end-of-sentence token."""
     return len(task.input_ids) + 1
 
 
@@ -124,7 +122,7 @@ def _search_continuously(
     search = Search(job.model, job.strategy, job.constraints, job.end)
     used = 0
     while not stop.is_set():
-        # A few sentences at a time would cost as much as many.
+        # Adding a few sentences costs as much as adding many.
         if not search or (job.model.can_join and 4 * (capacity - used) >= capacity):
             batch = queue.take(capacity - used, 0 if search else 1)
             if batch:
@@ -141,7 +139,7 @@ def _search_continuously(
 def _search_batches(
     job: SearchJob, queue: Queue, capacity: int, bar: Progress, stop: threading.Event
 ) -> None:
-    """Pass one batch after the other to the search of the model itself."""
+    """Pass one batch after the other to the model's own search."""
     while not stop.is_set():
         batch = queue.take(capacity, 1)
         if not batch:
@@ -151,8 +149,9 @@ def _search_batches(
 
 
 def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
-    """Run `work` in threads of one core each; torch and the engine release the GIL. An error or Ctrl-C stops
-    all.
+    """Run `work` in several threads, one core each; an error or Ctrl-C stops all of them.
+
+    Threads are enough, since torch and the engine release the GIL.
     """
     work = with_interventions(work)
     errors: list[BaseException] = []

@@ -4,8 +4,8 @@ A strategy searches a sentence with one or more groups of rows; a row is one par
 is one group of `size` rows, diverse beam search several groups, and each sample is a group of one row. The
 rows of a group are adjacent and equally long.
 
-The bookkeeping of a step is numpy on the CPU for every device: it is a few numbers per row, and small arrays
-cost less there.
+The bookkeeping of a step is done with numpy on the CPU, also if the model runs on a GPU: it is a few numbers
+per row, and numpy is faster for such small arrays.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Groups:
 
     @classmethod
     def start(cls, tasks: list[SearchTask], groups_per_task: int) -> Groups:
-        """Create the groups of sentences that begin."""
+        """Create the groups of new sentences."""
         repeated = [task for task in tasks for _ in range(groups_per_task)]
         index = np.tile(np.arange(groups_per_task), len(tasks))
         max_length = np.array([task.max_length for task in repeated], np.int64)
@@ -146,9 +146,7 @@ class Choice(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The size of a search: groups per sentence, rows per group, and candidates per row (None: all
-    tokens).
-    """
+    """The size of a search: groups per sentence, rows per group, candidates per row (None: all tokens)."""
 
     groups: int
     width: int
@@ -170,11 +168,10 @@ class Strategy(ABC):
     def candidates(
         self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:
-        """Return the log probabilities and ids of the tokens that each row may continue with, (rows,
-        candidates).
+        """Return the log probabilities and ids of the candidate tokens, (rows, candidates) each.
 
-        `log_p` and `tokens` are those of the `shape().top` best tokens; with `tokens` None, `log_p` is (rows,
-        vocabulary).
+        The arguments `log_p` and `tokens` have the `shape().top` best tokens of each row. If `tokens` is
+        None, `log_p` has all tokens, (rows, vocabulary).
         """
 
     @abstractmethod
@@ -184,9 +181,7 @@ class Strategy(ABC):
     def choose(
         self, log_p: Floats, tokens: Integers, rows: SearchRows, groups: Groups, end: int = EOS
     ) -> Choice:
-        """Choose the rows of the next step among the candidates. By default each row takes its first
-        candidate.
-        """
+        """Choose the rows of the next step; by default each row continues with its first candidate."""
         total, token = rows.log_p + log_p[:, 0], tokens[:, 0]
         possible, ends = total > -np.inf, token == end
         continued, ended = np.flatnonzero(possible & ~ends), np.flatnonzero(possible & ends)

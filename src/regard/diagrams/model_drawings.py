@@ -23,10 +23,10 @@ def translator(model: Translator, steps: int) -> Graph:
     decoder_name = describe_decoder(model.decoder)
     graph = Graph(f"Translator, unrolled in time: {describe_encoder(model.encoder)} → {decoder_name}")
     encoder = DrawnSequence(graph, range(steps), "left")
-    encoder.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, "source tokens"))
+    encoder.tokens([numbered("x", i + 1) for i in range(steps)], _input_caption(model, "source tokens"))
     draw_encoder(encoder, model.encoder)
     decoder = DrawnSequence(graph, [steps + 0.9 + i for i in range(steps)], "right")
-    decoder.tokens(_read(steps), "tokens generated so far")
+    decoder.tokens(_decoder_inputs(steps), "tokens generated so far")
     draw_decoder(decoder, model.decoder, encoder)
     _predict(decoder, " of [s; c; e]" if isinstance(model.decoder, BahdanauDecoder) else "")
     return graph
@@ -35,20 +35,21 @@ def translator(model: Translator, steps: int) -> Graph:
 def language_model(model: LanguageModel, steps: int) -> Graph:
     graph = Graph(f"Language model, unrolled in time: {describe_decoder(model.decoder)}")
     sequence = DrawnSequence(graph, range(steps), "left")
-    sequence.tokens(_read(steps), "tokens so far")
+    sequence.tokens(_decoder_inputs(steps), "tokens so far")
     draw_decoder(sequence, model.decoder, None)
     _predict(sequence)
     return graph
 
 
-def _read_by(model: Any, text: str) -> str:
-    """What the encoder reads: `text`, or frames of numbers."""
+def _input_caption(model: Any, text: str) -> str:
+    """The caption of the encoder's input: `text`, or frames of numbers."""
     if isinstance(model.source, FrameProjection):
         return "frames of numbers"
     return text
 
 
-def _read(steps: int) -> list[str]:
+def _decoder_inputs(steps: int) -> list[str]:
+    """Labels of BOS and the tokens generated so far."""
     return ["<s>", *(numbered("y", i) for i in range(1, steps))]
 
 
@@ -84,7 +85,7 @@ def embedder(model: Embedder, steps: int) -> Graph:
 def _pooled(graph: Graph, model: Any, steps: int) -> tuple[Node, float]:
     """Draw the encoder and the pooling; return the pooled node and its row."""
     sequence = DrawnSequence(graph, range(steps), "left")
-    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, "tokens"))
+    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _input_caption(model, "tokens"))
     draw_encoder(sequence, model.encoder)
     return _pooling(sequence, model.pooling)
 
@@ -123,7 +124,7 @@ def tagger(model: Tagger, steps: int) -> Graph:
     graph = Graph(f"Tagger: {describe_encoder(model.encoder)}")
     sequence = DrawnSequence(graph, range(steps), "left")
     words = "sub-word tokens" if model.subwords else "words"
-    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _read_by(model, words))
+    sequence.tokens([numbered("x", i + 1) for i in range(steps)], _input_caption(model, words))
     draw_encoder(sequence, model.encoder, "" if model.characters is None else ", characters")
     sequence.layer(lambda i: "scores", "layer", f"linear, {model.output.out_features} tags")
     chain = model.crf is not None

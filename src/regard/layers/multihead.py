@@ -149,7 +149,7 @@ class MultiHead(_MultiHeadBase):
     torch.Size([2, 10, 64])
 
     `key_heads` < `heads` is grouped-query attention: each key head serves a group of query heads.
-    `memory_dim` is the width of the keys' sequence, `value_dim` that of the values' if it differs.
+    `memory_dim` is the width of `key` in cross-attention, `value_dim` that of `value` if it differs.
     `project=False` omits W^O. Attention options (energy, mask, bias, normalize, gate, softcap, dropout,
     rotary) are those of `attend`. Modules and parameters in them are trained and saved with the layer; other
     tensors move with it.
@@ -288,7 +288,7 @@ class MultiHead(_MultiHeadBase):
         """Yield each feature of this layer that nn.MultiheadAttention lacks, and the fix."""
         if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
             yield (
-                "place for hooks, adapters or parametrisations of its projections",
+                "support for hooks, adapters or parametrisations of its projections",
                 "merge or remove them first",
             )
         if self.key_heads != self.heads:

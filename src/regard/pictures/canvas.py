@@ -53,7 +53,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Cells:
-    """Rectangles (x, y, width) of one height and style: one path, which keeps large matrices small."""
+    """Rectangles (x, y, width) of one height and style, written as one path to keep files small."""
 
     runs: tuple[tuple[float, float, float], ...]
     height: float

@@ -59,13 +59,13 @@ class Tag(TextTask):
             )
         if model.constrain and not model.crf:
             yield (
-                "model.constrain is about training a CRF; set model.crf: true, or leave it out "
+                "model.constrain needs a CRF; set model.crf: true, or leave model.constrain out "
                 "(predicted tags are well formed anyway)"
             )
         if training.graph:
             yield (
-                "training.graph replays steps of one shape, and a tagger's steps depend on its words; "
-                "set it to false"
+                "training.graph needs batches of a few fixed shapes, and those of a tagger vary; "
+                "set training.graph: false"
             )
 
     def pretrained_keys(self, tokenizer: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Tag(TextTask):
 
 
 def _validate_tokenizer(model: TaggerOptions, kind: str) -> Iterator[str]:
-    """Yield a sentence if the tokenizer and model.characters do not go together."""
+    """Yield an error message if tokenizer.kind does not fit a tagger or model.characters."""
     if kind == "pretrained":  # the tokenizer and the model block come from one folder
         return
     if kind not in ("word", "word-characters"):

@@ -38,8 +38,8 @@ class RunLog:
                 complete = _complete_lines(path, step)
                 problem = "was shortened or changed" if path.is_file() else "is missing"
                 report(
-                    f"{path} {problem}; it continues after {len(complete)} lines up to this checkpoint, "
-                    "the weights are not affected"
+                    f"{path} {problem}; its {len(complete)} complete lines up to this checkpoint are kept. "
+                    "The weights are not affected"
                 )
                 write_file(path, b"".join(complete))
                 position = sum(map(len, complete))

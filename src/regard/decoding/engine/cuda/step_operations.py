@@ -16,11 +16,11 @@ from regard.decoding.engine.cuda.packed_weights import CHUNK, score_dtype
 
 
 class StepOperations(ABC):
-    """What a step does between its linear layers. Rows are sentences × hypotheses."""
+    """The operations of a decoder step between its linear layers. Rows are sentences × hypotheses."""
 
     @abstractmethod
     def start(self, buffers: Buffers, length: int) -> Tensor | None:
-        """Prepare a step of at most `length` tokens; return the mask of self-attention if it needs one."""
+        """Prepare a step that sees at most `length` tokens; return the mask of self-attention, if needed."""
 
     @abstractmethod
     def self_attention(
@@ -47,7 +47,7 @@ class TorchOperations(StepOperations):
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        # As tensors: in a captured step, a number would be copied from the host.
+        # As tensors: a step captured as a CUDA graph would copy Python numbers from the host.
         self.visible, self.masked = (torch.full((), x, dtype=dtype, device=device) for x in (0.0, -torch.inf))
 
     def start(self, buffers: Buffers, length: int) -> Tensor:
@@ -141,8 +141,9 @@ def _attention_blocks(width: int, head_dim: int, keys: int) -> dict[str, Any]:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q kᵀ + mask) v: q (sentences, heads, rows, D), scaled; k, v (sentences, heads, keys, D) →
-    (sentences · rows, heads · D).
+    """softmax(q kᵀ + mask) v, for queries that are scaled already.
+
+    q (sentences, heads, rows, D), k and v (sentences, heads, keys, D) → (sentences · rows, heads · D).
     """
     if q.is_cuda and q.dtype == torch.bfloat16:
         energies = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
@@ -156,14 +157,14 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 def top(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the k best of each row, best first.
 
-    The row is written as CHUNK lines below each other; the k best are in the k columns with the largest
-    `maxima`, which saves sorting everything.
+    A row is viewed as a matrix, (CHUNK, columns). Its k best entries are in the k columns with the largest
+    maxima, so only these columns are sorted.
     """
-    lines = scores.unflatten(-1, (CHUNK, -1))
-    columns = lines.shape[2]
+    matrix = scores.unflatten(-1, (CHUNK, -1))  # (rows, CHUNK, columns)
+    columns = matrix.shape[2]
     if k >= columns:
         return scores.topk(k, -1)
-    maxima = lines.amax(1) if maxima is None else maxima
+    maxima = matrix.amax(1) if maxima is None else maxima
     best_columns = maxima.topk(k, -1).indices  # (rows, k)
-    best, index = lines.gather(2, best_columns[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
+    best, index = matrix.gather(2, best_columns[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
     return best, index // k * columns + best_columns.gather(1, index % k)
