@@ -35,7 +35,7 @@ class IdleGpu:
         return CudaMemory(torch.empty(1, 2, rows, 1, length, 0), torch.empty(rows, 1, 1, length))
 
     def run_on(self, buffers: Buffers, key: Any, tokens: int, body: Any) -> None:
-        """Do nothing, but make a random result in the last steps, the same for each search of these buffers."""
+        """Do nothing until the last steps, which give random tokens; they stay the same for these buffers."""
         if tokens >= TINY.length:
             if buffers is not self.filled:
                 buffers.history.random_(4, TINY.vocabulary)

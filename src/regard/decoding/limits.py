@@ -73,8 +73,8 @@ class LengthLimiter:
         needed = len(task.prefix) + sum(map(len, task.required))
         if self.source_positions is not None and source > self.source_positions and task.input_ids:
             raise OptionError(
-                f"sentence {task.index + 1} has {source} tokens and this model has {self.source_positions} positions; "
-                "split it into shorter ones"
+                f"sentence {task.index + 1} has {source} tokens and this model has {self.source_positions} "
+                "positions; split it into shorter ones"
             )
         length = self.max_length or max(source * 3 // 2 + 20 + needed, self.constraints.min_length)
         task.max_length = length if self.target_positions is None else min(length, self.target_positions)

@@ -162,7 +162,8 @@ class Backpointers:
         """Copy the steps since the last call, up to `step`, of the sentences in the buffers."""
         steps = slice(start + self.fetched, start + step)
         self.history[self.fetched : step, ids] = buffers.history[steps, : len(ids)].cpu().numpy()
-        self.parents[self.fetched : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
+        if self.beam.size > 1:  # else all are 0
+            self.parents[self.fetched : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
         self.fetched = step
 
     @gc_paused()
@@ -204,10 +205,12 @@ class Backpointers:
         """Follow the backpointers; return the tokens of each hypothesis."""
         longest, width = int(lengths.max(initial=0)), self.beam.size
         tokens = np.empty((len(ids), longest), np.int32)
+        index = ids * width + rows
         for step in range(longest - 1, -1, -1):
-            index = ids * width + rows
-            tokens[:, step] = self.history[step].ravel().take(index)
-            rows = np.where(lengths > step, self.parents[step].ravel().take(index), rows)
+            tokens[:, step] = self.history[step].take(index)
+            if width > 1:
+                rows = np.where(lengths > step, self.parents[step].take(index), rows)
+                index = ids * width + rows
         texts = self.token_ids[tokens].tolist()
         for text, n in zip(texts, lengths.tolist(), strict=True):
             del text[n:]
