@@ -1,12 +1,11 @@
 """Tests of engine/cuda: the CUDA engine equals the torch model; in float64 without a GPU, marked `cuda` with
 one.
 
-Covers device_beam.py, packed_weights.py.
+Covers packed_weights.py.
 """
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,6 @@ from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import fast
 from regard.decoding.engine.cuda import engine, on_cuda
 from regard.decoding.engine.cuda.buffers import Buffers
-from regard.decoding.engine.cuda.device_beam import Backpointers
 from regard.decoding.engine.cuda.step_operations import top
 from regard.decoding.engine.layout import Unsupported
 from regard.decoding.limits import Limits
@@ -324,14 +322,6 @@ def test_bfloat16_is_close_to_float64():
     model = small()
     computed, expected = output_log_p(engine(model, torch.bfloat16), model)
     assert computed == expected
-
-
-def test_hypotheses_are_read_from_backpointers():
-    backpointers = Backpointers([SearchTask(3)], Beam(2), 3)
-    backpointers.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
-    backpointers.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
-    result = backpointers._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
-    assert result.tolist() == [[10, 21, 30], [10, 21, 0]]
 
 
 # On a GPU.

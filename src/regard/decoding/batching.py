@@ -64,15 +64,17 @@ class Queue:
     def take(self, capacity: int, minimum: int) -> list[SearchTask]:
         """Return the next sentences that, padded, fit into `capacity` tokens; at least `minimum` of them."""
         batch: list[SearchTask] = []
+        longest = 0
         with self._lock:
             while self._waiting:
-                if (cancelled := self._waiting[0].cancelled) is not None and cancelled():
+                task = self._waiting[0]
+                if task.cancelled is not None and task.cancelled():
                     self._waiting.popleft()
                     continue
-                longest = size(batch[0] if batch else self._waiting[0])
+                longest = longest or size(task)
                 if len(batch) >= minimum and (len(batch) + 1) * longest > capacity:
                     break
-                if batch and self._equal_lengths and size(batch[0]) != size(self._waiting[0]):
+                if self._equal_lengths and size(task) != longest:
                     break
                 batch.append(self._waiting.popleft())
         return batch

@@ -77,6 +77,14 @@ class Beam(Strategy):
     def score(self, log_p: float, length: int) -> float:
         return log_p / max(1, length) ** self.length_penalty
 
+    def scores(self, log_p: Floats, length: Integers) -> Floats:
+        """`score` of many hypotheses, equal to the last bit: numpy's power may round differently."""
+        lengths = range(int(length.max(initial=0)) + 1)
+        return log_p / np.array([float(max(1, n) ** self.length_penalty) for n in lengths])[length]
+
+    def max_rows(self, task: SearchTask) -> int:
+        return self.size
+
     def candidates(
         self, log_p: Tensor, tokens: Tensor | None, rows: SearchRows, groups: Groups
     ) -> tuple[Floats, Integers]:

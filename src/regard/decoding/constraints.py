@@ -127,8 +127,9 @@ class TokenConstraints:
 
     def required_of(self, index: int) -> list[list[int]]:
         """Return the required phrases of a sentence, without duplicates and empty phrases."""
-        phrases = [] if self.required is None else map(tuple, self.required[index])
-        return [list(phrase) for phrase in dict.fromkeys(phrases) if phrase]
+        if self.required is None:
+            return []
+        return [list(phrase) for phrase in dict.fromkeys(map(tuple, self.required[index])) if phrase]
 
     def apply(self, log_p: Tensor, tokens: Tokens, length: Integers, end: int = EOS) -> None:
         """Set log p (rows, vocabulary) of forbidden continuations to −∞; `tokens` holds `length` tokens per

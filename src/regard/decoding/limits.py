@@ -69,23 +69,26 @@ class LengthLimiter:
 
     def __call__(self, task: SearchTask) -> SearchTask:
         """Set `task.max_length`."""
-        name, source = f"sentence {task.index + 1}", len(task.input_ids) + 1  # with the end-of-sentence token
+        source = len(task.input_ids) + 1  # with the end-of-sentence token
         needed = len(task.prefix) + sum(map(len, task.required))
         if self.source_positions is not None and source > self.source_positions and task.input_ids:
             raise OptionError(
-                f"{name} has {source} tokens and this model has {self.source_positions} positions; "
-                "split it into shorter ones"
+                f"sentence {task.index + 1} has {source} tokens and this model has {self.source_positions} "
+                "positions; split it into shorter ones"
             )
         length = self.max_length or max(source * 3 // 2 + 20 + needed, self.constraints.min_length)
         task.max_length = length if self.target_positions is None else min(length, self.target_positions)
         if needed > task.max_length:
             raise OptionError(
-                f"prefix and required words of {name} have {needed} tokens, and the translation may have "
-                f"{task.max_length}; raise max_length or shorten them"
+                f"prefix and required words of sentence {task.index + 1} have {needed} tokens, and the "
+                f"translation may have {task.max_length}; raise max_length or shorten them"
             )
         for forbidden in self.constraints.forbidden:
             if any(_contains(phrase, forbidden) for phrase in task.required):
-                raise OptionError(f"a required word of {name} is also forbidden; leave it out of one of them")
+                raise OptionError(
+                    f"a required word of sentence {task.index + 1} is also forbidden; leave it out of one of "
+                    "them"
+                )
         return task
 
 

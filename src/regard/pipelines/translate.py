@@ -17,6 +17,7 @@ from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import as_strategy, default_beam
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
+from regard.decoding.gc_pause import gc_paused
 from regard.decoding.limits import LengthLimiter, Limits, as_limits
 from regard.decoding.search import Search, torch_model
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
@@ -166,6 +167,7 @@ def translate_tokens(
     return [task.hypotheses for task in tasks]
 
 
+@gc_paused()
 def translation_tasks(
     model: Any, sentences: Sequence[Sequence[int]], constraints: TokenConstraints, limits: Limits
 ) -> list[SearchTask]:

@@ -109,7 +109,8 @@ class Buffers:
         self.last.fill_(-torch.inf)
         self.ended.zero_()
         self.done.fill_(True)[:n] = False
-        self.limit[:n] = torch.tensor(limits, device=self.limit.device) + position
+        # Non-blocking: the host does not wait for the encoder.
+        self.limit[:n].copy_(torch.tensor(limits) + position, non_blocking=True)
         self.tokens[:n, 0] = first
         self.past.zero_()
         self.position.fill_(position)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -113,6 +114,7 @@ class CudaEngine:
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
         self.vocab, self.scale = model.output.projection.out_features, model.target.scale
+        self.token_ids = np.arange(self.vocab).astype(object)  # Python integers that all hypotheses share
         self.target = model.target.table.weight.detach().to(self.dtype)
         self.score_dtype = score_dtype(self.dtype)
         self.fused = self._can_fuse() if fused is None else fused

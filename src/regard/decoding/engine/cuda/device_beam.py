@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
+from regard.decoding.gc_pause import gc_paused
 from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.errors import OptionError
 
@@ -107,7 +108,7 @@ def search(
     """Run beam search for all tasks; move to smaller buffers when half of the sentences are finished."""
     start, longest = state.position, max(task.max_length for task in tasks)
     k = min(beam.shape().top or 1, engine.vocab)
-    backpointers, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
+    backpointers, ids = Backpointers(tasks, beam, longest, engine.token_ids), np.arange(len(tasks))
     buffers = engine.pool.take(engine, len(tasks), beam.size, state.source_length, start + longest)
     try:
         if state.buffers is None:
@@ -152,8 +153,8 @@ def shrunk(engine: CudaEngine, buffers: Buffers, rows: Tensor, position: int) ->
 class Backpointers:
     """The tokens and backpointers of a search, copied from the GPU, from which hypotheses are read."""
 
-    def __init__(self, tasks: list[SearchTask], beam: Beam, longest: int) -> None:
-        self.tasks, self.beam, self.fetched = tasks, beam, 0
+    def __init__(self, tasks: list[SearchTask], beam: Beam, longest: int, token_ids: Any) -> None:
+        self.tasks, self.beam, self.token_ids, self.fetched = tasks, beam, token_ids, 0
         self.history = np.zeros((longest, len(tasks), beam.size), np.int32)
         self.parents = np.zeros_like(self.history)
 
@@ -161,53 +162,56 @@ class Backpointers:
         """Copy the steps since the last call, up to `step`, of the sentences in the buffers."""
         steps = slice(start + self.fetched, start + step)
         self.history[self.fetched : step, ids] = buffers.history[steps, : len(ids)].cpu().numpy()
-        self.parents[self.fetched : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
+        if self.beam.size > 1:  # else all are 0
+            self.parents[self.fetched : step, ids] = buffers.parents[steps, : len(ids)].cpu().numpy()
         self.fetched = step
 
+    @gc_paused()
     def finish(self, buffers: Buffers, ids: Any, done: Any, start: int) -> None:
         """Store the hypotheses of finished sentences: those that ended, and those that the length limit cut
         off.
         """
-        rows, ids, width = torch.from_numpy(done), ids[done], self.beam.size
-        to_host = lambda x: x.index_select(0, rows.to(x.device)).cpu().numpy()  # noqa: E731
-        count, score, row = (
-            to_host(buffers.ended),
-            to_host(buffers.ended_score)[:, :-1],
-            to_host(buffers.ended_row)[:, :-1],
-        )
-        length, last = to_host(buffers.ended_at)[:, :-1] - start, to_host(buffers.last)
-        # Hypotheses that ended, then the best rows that were cut off, up to `width` per sentence.
-        sentence, rank = np.nonzero(np.arange(2 * width) < count[:, None])
-        cut_sentence, slot = np.nonzero(
-            (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None])
-        )
-        limit = np.array([self.tasks[i].max_length for i in ids.tolist()], np.int64)
-        sentences, ended = (
-            np.concatenate([sentence, cut_sentence]),
-            np.arange(len(sentence) + len(cut_sentence)) < len(sentence),
-        )
-        lengths = np.concatenate([length[sentence, rank], limit[cut_sentence]])
-        texts = self._read(ids[sentences], np.concatenate([row[sentence, rank], slot]), lengths)
-        log_p = np.concatenate([score[sentence, rank], last[cut_sentence, slot]])
-        columns = ids[sentences], texts, lengths, log_p, ended
+        n, ids, width = len(ids), ids[done], self.beam.size
+        to_host = lambda x: x[:n].cpu().numpy()[done]  # noqa: E731
+        count, last = to_host(buffers.ended)[:, None], to_host(buffers.last)
+        # Columns: 2 · width places of hypotheses that ended, then the rows; up to `width` are filled with the
+        # best rows that were cut off.
+        is_cut = (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count)
+        valid = np.hstack([np.arange(2 * width) < count, is_cut])
+        ended = np.broadcast_to(np.arange(3 * width) < 2 * width, valid.shape)
+        slot = np.broadcast_to(np.arange(width), last.shape)
+        log_p = np.hstack([to_host(buffers.ended_score)[:, :-1], last])
+        row = np.hstack([to_host(buffers.ended_row)[:, :-1], slot])
+        limit = np.broadcast_to(to_host(buffers.limit)[:, None], last.shape)
+        length = np.hstack([to_host(buffers.ended_at)[:, :-1], limit]) - start
+        score = np.full_like(log_p, -np.inf)
+        score[valid] = self.beam.scores(log_p[valid], (length + ended)[valid])
+        best = np.argsort(-score, axis=1, kind="stable")[:, :width]  # as `Beam.sort`
+        found = np.take_along_axis(valid, best, 1)
+        columns = [np.take_along_axis(x, best, 1)[found] for x in (row, length, log_p, score, ended)]
+        tokens = self._read(np.repeat(ids, found.sum(1)), *columns[:2])
         # As lists: reading an array number by number is slow.
-        for i, text, n, p, has_ended in zip(*(column.tolist() for column in columns), strict=True):
-            self.tasks[i].hypotheses.append(
-                Hypothesis(text[:n], p, self.beam.score(p, n + has_ended), has_ended)
-            )
-        for i in ids.tolist():
-            if not self.tasks[i].hypotheses:
+        hypotheses = list(map(Hypothesis, tokens, *(column.tolist() for column in columns[2:])))
+        stops = np.cumsum(found.sum(1)).tolist()
+        for i, first, stop in zip(ids.tolist(), [0, *stops], stops, strict=False):
+            if first == stop:
                 raise OptionError(
                     f"the model gives sentence {self.tasks[i].index + 1} no output with a finite score; "
                     "check the weights for NaN"
                 )
-            self.tasks[i].hypotheses = self.beam.sort(self.tasks[i].hypotheses)
+            self.tasks[i].hypotheses = hypotheses[first:stop]
 
-    def _read(self, ids: Any, rows: Any, lengths: Any) -> Any:
-        """Follow the backpointers; return tokens (hypotheses, longest)."""
-        tokens = np.zeros((len(ids), int(lengths.max(initial=0))), np.int64)
-        for step in range(tokens.shape[1] - 1, -1, -1):
-            within = lengths > step
-            tokens[within, step] = self.history[step, ids[within], rows[within]]
-            rows[within] = self.parents[step, ids[within], rows[within]]
-        return tokens
+    def _read(self, ids: Any, rows: Any, lengths: Any) -> list[list[int]]:
+        """Follow the backpointers; return the tokens of each hypothesis."""
+        longest, width = int(lengths.max(initial=0)), self.beam.size
+        tokens = np.empty((len(ids), longest), np.int32)
+        index = ids * width + rows
+        for step in range(longest - 1, -1, -1):
+            tokens[:, step] = self.history[step].take(index)
+            if width > 1:
+                rows = np.where(lengths > step, self.parents[step].take(index), rows)
+                index = ids * width + rows
+        texts = self.token_ids[tokens].tolist()
+        for text, n in zip(texts, lengths.tolist(), strict=True):
+            del text[n:]
+        return texts
