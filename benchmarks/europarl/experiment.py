@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.data import corpora
 from regard.data.batch_iterator import Batches
@@ -31,10 +32,15 @@ SETS = {
 TINY_SETS = {"tatoeba": ("tatoeba-sample", "test")}  # a bundled corpus: runs anywhere
 TINY = (
     *("data.corpus=tatoeba-sample", "data.limit=2000", "tokenizer.size=500", "model.dim=32"),
-    *(f"model.{part}.{key}" for part in ("encoder", "decoder") for key in ("layers=1", "heads=2", "inner=64")),
+    *(
+        f"model.{part}.{key}"
+        for part in ("encoder", "decoder")
+        for key in ("layers=1", "heads=2", "inner=64")
+    ),
     *("batch.tokens=512", "optimizer.lr=0.005", "schedule.warmup=20"),
     *("training.precision=float32", "training.graph=false", "training.device=cpu"),
     *("training.log_every=5", "training.validate_every=20", "training.save_every=20"),
+    *("decoding.beam=2", "decoding.max_length=20"),  # a model that has hardly learned never ends
 )
 
 
@@ -66,7 +72,7 @@ class Experiment:
     def vocabulary(self) -> int:
         return len(self.corpus.target_tokenizer)
 
-    def batch_rows(self) -> Iterator[list[int]]:
+    def batch_rows(self) -> Iterator[NDArray[np.int64]]:
         """The training rows of every step, endlessly: the batches of `regard train` in its order."""
         world = World(torch.device("cpu"))
         batches = get_task("translate").training_batches(self.corpus.train, self.recipe, world)
@@ -74,7 +80,7 @@ class Experiment:
         for epoch in count():
             batches.epoch = epoch
             for number in range(batches.per_epoch()):
-                yield batches.rows_of(number).tolist()
+                yield batches.rows_of(number)
 
     def cost(self, steps: int) -> dict[str, int]:
         """Tokens, sentences and training FLOPs of the first steps, as `regard train` counts them.
@@ -83,12 +89,15 @@ class Experiment:
         """
         train, recipe = self.corpus.train, self.recipe
         sources, targets = train.source_lengths, train.target_lengths
-        pairs = np.zeros((int(sources.max()) + 1, int(targets.max()) + 1), np.int64)  # rows by their lengths
+        shape = int(sources.max()) + 1, int(targets.max()) + 1
+        pairs = np.zeros(shape, np.int64)  # rows by their lengths on both sides
         for rows in islice(self.batch_rows(), steps):
-            np.add.at(pairs, (sources[rows], targets[rows]), 1)
+            flat = np.ravel_multi_index((sources[rows], targets[rows]), shape)
+            pairs += np.bincount(flat, minlength=pairs.size).reshape(shape)
         with torch.device("meta"):
             model: Any = build(recipe.model.model_dump(), self.vocabulary, self.vocabulary)
-        flops = sum(int(pairs[s, t]) * model.flops(int(s), int(t)) for s, t in zip(*pairs.nonzero(), strict=True))
+        lengths = zip(*pairs.nonzero(), strict=True)
+        flops = sum(int(pairs[s, t]) * model.flops(int(s), int(t)) for s, t in lengths)
         return {
             "tokens": int(pairs.sum(0) @ np.arange(pairs.shape[1])),
             "source_tokens": int(pairs.sum(1) @ np.arange(pairs.shape[0])),

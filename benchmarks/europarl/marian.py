@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.europarl.experiment import Experiment
 from benchmarks.gpu.marian import build_marian
@@ -33,7 +34,7 @@ SENTENCES = 256  # of a batch of generate
 SECONDS = "seconds.json"  # in a checkpoint: training time until then
 
 
-class Pairs(torch.utils.data.Dataset):
+class Pairs(Dataset):
     """The encoded training rows of regard; both sides end with EOS."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -58,7 +59,7 @@ class Rows:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        return islice(self.experiment.batch_rows(), self.steps)
+        return (rows.tolist() for rows in islice(self.experiment.batch_rows(), self.steps))
 
 
 def collate(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -66,11 +67,11 @@ def collate(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     sources, targets = zip(*pairs, strict=True)
     source = pad_sequence(list(sources), batch_first=True, padding_value=PAD)
     labels = pad_sequence(list(targets), batch_first=True, padding_value=IGNORED)
-    start = torch.full((len(targets), 1), BOS)
+    shifted = torch.cat([torch.full((len(targets), 1), BOS), labels[:, :-1]], 1)
     return {
         "input_ids": source,
         "attention_mask": (source != PAD).long(),
-        "decoder_input_ids": torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, PAD)], 1),
+        "decoder_input_ids": shifted.masked_fill(shifted == IGNORED, PAD),
         "labels": labels,
     }
 
@@ -86,8 +87,9 @@ def build(experiment: Experiment) -> Any:
 
 def settings(experiment: Experiment, folder: Path, compiled: bool) -> dict[str, Any]:
     """The arguments of Seq2SeqTrainer."""
-    recipe, cuda = experiment.recipe, pick_device(experiment.recipe.training.device).type == "cuda"
-    optimizer, training = recipe.optimizer, recipe.training
+    recipe, training = experiment.recipe, experiment.recipe.training
+    optimizer: Any = recipe.optimizer  # Adam's options
+    cuda = pick_device(training.device).type == "cuda"
     workers = 0 if experiment.tiny else max(1, min(8, (os.cpu_count() or 2) - 2))
     return {
         "output_dir": str(folder),
@@ -95,7 +97,6 @@ def settings(experiment: Experiment, folder: Path, compiled: bool) -> dict[str, 
         "max_steps": training.steps,
         "use_cpu": not cuda,
         "bf16": training.precision == "bfloat16",
-        "tf32": True if cuda else None,
         "torch_compile": compiled,
         "optim": "adamw_torch_fused" if cuda else "adamw_torch",
         "learning_rate": optimizer.lr,
@@ -130,6 +131,9 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
     """
     import transformers
 
+    # TF32, as regard. Before the trainer sets it in torch's new way: the old functions, which torch.compile
+    # calls, raise if only the new one was used.
+    torch.set_float32_matmul_precision("high")
     folder = experiment.folder / "marian"
     arguments = settings(experiment, folder, compiled)
     trainer = make_trainer(experiment, arguments)
@@ -137,7 +141,8 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
     clock = make_clock(60 * experiment.minutes, checkpoint, folder / "log.jsonl")
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    model, steps = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False), trainer.state.global_step
+    model: Any = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    steps = trainer.state.global_step
     model.save_pretrained(folder / "model")
     cost = experiment.cost(steps)
     return {
@@ -155,13 +160,14 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
 def make_trainer(experiment: Experiment, arguments: dict[str, Any]) -> Any:
     """A Seq2SeqTrainer with regard's batches."""
     from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
-    from torch.utils.data import DataLoader
+
+    pairs = Pairs(experiment.corpus.train)
 
     class Trainer(Seq2SeqTrainer):
         def get_train_dataloader(self) -> Any:
             args = self.args
             loader = DataLoader(
-                self.train_dataset, batch_sampler=Rows(experiment), collate_fn=collate,
+                pairs, batch_sampler=Rows(experiment), collate_fn=collate,
                 num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
                 prefetch_factor=args.dataloader_prefetch_factor,
             )  # fmt: skip
@@ -170,7 +176,7 @@ def make_trainer(experiment: Experiment, arguments: dict[str, Any]) -> Any:
     return Trainer(
         model=build(experiment),
         args=Seq2SeqTrainingArguments(**arguments),
-        train_dataset=Pairs(experiment.corpus.train),
+        train_dataset=pairs,
     )
 
 

@@ -16,7 +16,7 @@ from regard.evaluation.bleu import bleu_metric
 from regard.evaluation.training_cost import TrainingCost, compare_to_wmt14, rate_of_device, table
 from regard.files.atomic import write_file
 
-SYSTEMS = ("regard", "regard-last", "marian")  # regard-last: without the mean of several checkpoints
+SYSTEMS = ("regard", "regard-single", "marian")  # regard-single: one checkpoint, not the mean of several
 LARGEST = 1_000_000  # bytes of translations that are kept beside the log
 COUNTED = {
     "regard": "from the first batch to the last checkpoint: CUDA graph capture, kernel compilation, steps, "
@@ -26,8 +26,8 @@ COUNTED = {
 }
 
 
-def last_model(experiment: Experiment) -> Path | None:
-    """The newest single checkpoint among regard's best; the final model is the mean of several."""
+def single_checkpoint(experiment: Experiment) -> Path | None:
+    """The newest of regard's best checkpoints; the final model is the mean of all of them."""
     return max((experiment.folder / "regard" / "best").glob("step-*/"), default=None)
 
 
@@ -40,7 +40,8 @@ def translations(experiment: Experiment, system: str, name: str, sources: list[s
     if system == "marian":
         texts = marian.translate(experiment, sources, decoding.beam, decoding.length_penalty)
     else:
-        folder = experiment.folder / "regard" if system == "regard" else last_model(experiment)
+        folder = single_checkpoint(experiment) if system == "regard-single" else experiment.folder / "regard"
+        assert folder is not None
         model = regard.load(folder, pick_device(experiment.recipe.training.device))
         strategy = regard.Beam(decoding.beam, length_penalty=decoding.length_penalty)
         texts = [str(text) for text in regard.translate(sources, model, strategy=strategy)]
@@ -54,8 +55,8 @@ def score(experiment: Experiment, device: str) -> dict[str, Any]:
     """Translate and score what is trained: records of the systems, comparisons, cost rows."""
     records: dict[str, dict[str, Any]] = {}
     for system in SYSTEMS:
-        record = experiment.read(system.removesuffix("-last"))
-        if record is not None and (system != "regard-last" or last_model(experiment)):
+        record = experiment.read(system.removesuffix("-single"))
+        if record is not None and (system != "regard-single" or single_checkpoint(experiment)):
             records[system] = dict(record)
     sets, bleu, outputs = experiment.test_sets(), bleu_metric(), {}
     comparisons: dict[str, dict[str, Any]] = {}
@@ -71,8 +72,8 @@ def score(experiment: Experiment, device: str) -> dict[str, Any]:
                 outputs[system, name], outputs["marian", name], references, metrics=("BLEU",), name="marian"
             )
             comparisons.setdefault(system, {})[name] = compared.as_dict()["metrics"][0]
-    if "regard-last" in records:
-        records["regard-last"]["name"] += ", last checkpoint"
+    if "regard-single" in records:
+        records["regard-single"]["name"] += ", one checkpoint"
     rate, scored = rate_of_device(device), list(sets)[-1]
     costs = [
         TrainingCost(
@@ -125,6 +126,7 @@ def keep_translations(experiment: Experiment, log: dict[str, Any], path: Path) -
         rows += [[name, *(text.replace("\t", " ") for text in row)] for row in zip(*columns, strict=True)]
     text = "".join("\t".join(row) + "\n" for row in [["set", *systems], *rows])
     data = lzma.compress(text.encode(), preset=9)
-    if len(data) <= LARGEST:
+    kept = len(data) <= LARGEST
+    if kept:
         write_file(path, data)
-    print(f"translations: {len(data) / 1e6:.2f} MB, {path if len(data) <= LARGEST else 'not kept'}", flush=True)
+    print(f"translations: {len(data) / 1e6:.2f} MB, {path if kept else 'not kept'}", flush=True)
