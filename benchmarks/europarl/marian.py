@@ -81,7 +81,7 @@ def build(experiment: Experiment) -> Any:
     model, encoder = experiment.recipe.model, experiment.recipe.model.encoder
     return build_marian(
         experiment.vocabulary, model.dim, encoder.layers, encoder.heads, encoder.inner,
-        dropout=model.dropout, max_position_embeddings=POSITIONS, use_cache=False,
+        dropout=model.dropout, max_position_embeddings=POSITIONS, use_cache=False, forced_eos_token_id=EOS,
     )  # fmt: skip
 
 

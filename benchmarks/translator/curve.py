@@ -132,7 +132,7 @@ class Curve:
         files = self.session.directions
         if len(student.languages) > 1:
             return files / "validation.tsv"
-        path = files / f"validation.{student.languages[0]}.tsv"
+        path = files / f"validation.{'.'.join(student.languages)}.tsv"
         if not path.is_file():
             own: set[str] = set()
             for corpus in CORPORA:
