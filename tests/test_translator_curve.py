@@ -65,7 +65,8 @@ def test_a_pair_validates_on_its_own_rows(data, tmp_path):
 def test_students_train_side_by_side(data, tmp_path):
     out = tmp_path / "curve.json"
     arguments = ["--tiny", "--data", str(data), "--work", str(tmp_path / "work"), "--out", str(out)]
-    assert curve.main([*arguments, "prepare", "train", "--models", "8MiB", "23MiB", "bundled", "--jobs", "2"]) == 0
+    arguments += ["--models", "8MiB", "23MiB", "bundled", "--jobs", "2"]
+    assert curve.main(["prepare", "train", *arguments]) == 0
     models = json.loads(out.read_text(encoding="utf-8"))["models"]
     assert list(models) == ["8MiB", "23MiB", "bundled"]
     assert models["bundled"]["bytes"] > 20e6
