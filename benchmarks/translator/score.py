@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     stored = default_beam(model.card)
     beam = options.beam or (5 if stored is GREEDY else stored.size)
     metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
-    names = [(corpus, direction) for corpus in CORPORA for direction in DIRECTIONS]
+    names = [(corpus, direction) for corpus in CORPORA for direction in options.directions]
     paths = {name: options.data / f"{'.'.join(name)}.{options.split}.tsv" for name in names}
     sets = {name: path for name, path in paths.items() if path.is_file()}
     results = [_score(*name, path, translator, beam, metrics, options) for name, path in sets.items()]
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=Path, help="model folder")
     parser.add_argument("data", type=Path, help="folder of the files per direction, by prepare.py")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument("--beam", type=int, help="default: that of the model's card, else 5")
     parser.add_argument("--precision", default="auto", help="of the CPU engine: auto, float32 or int8")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")

@@ -81,7 +81,7 @@ class Session:
         from regard.data.datasets import load_corpus
         from regard.recipe.loading import load_recipe
 
-        files, overrides = self._references(), (*TOKENIZER, *(TINY if self.tiny else ()))
+        files, overrides = self.references(), (*TOKENIZER, *(TINY if self.tiny else ()))
         recipe = load_recipe(RECIPES / "teacher.yaml", [*self._files(files), *overrides])
         load_corpus(recipe.data, recipe.tokenizer, task="translate", seed=recipe.seed)
 
@@ -89,7 +89,7 @@ class Session:
         """Train the teacher on the data of the recipe tatoeba-en-de-fr."""
         limit = ("training.steps=40", "schedule.warmup=10") if self.tiny else (f"training.minutes={minutes}",)
         tiny = (*TINY, *TINY_RUN) if self.tiny else ()
-        self._train_or_resume("teacher", self._references(), limit, (*TOKENIZER, *tiny))
+        self._train_or_resume("teacher", self.references(), limit, (*TOKENIZER, *tiny))
 
     def student(self, minutes: float) -> None:
         """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
@@ -101,7 +101,8 @@ class Session:
         start = f"training.start={json.dumps(str(START))}"
         self._train_or_resume("student", files, limits, (start, *tiny))
 
-    def _references(self) -> list[Path]:
+    def references(self) -> list[Path]:
+        """The training files of the bundled translator, each as often as it is read in an epoch."""
         return [*map(self._train, (*TATOEBA * 3, *INTO_OTHERS)), *self._europarl()]
 
     def _train_or_resume(
@@ -207,7 +208,7 @@ class Session:
         transfer.pack(stored, out)
         for log in (self.work / "runs").glob("*/log.jsonl"):
             shutil.copy(log, out / f"{log.parent.name}.log.jsonl")
-        score.main([str(stored), str(self.directions), *_scoring(20 if self.tiny else 1000)])
+        score.main([str(stored), str(self.directions), *scoring_options(20 if self.tiny else 1000)])
 
     def score_teacher(self, out: Path) -> None:
         """Score the teacher on all sets, for the size-quality curve; test scores go to a file only."""
@@ -218,7 +219,7 @@ class Session:
                 score.main(
                     [
                         *map(str, (folder, self.directions)),
-                        *_scoring(20 if self.tiny else limit),
+                        *scoring_options(20 if self.tiny else limit),
                         "--split",
                         split,
                     ]
@@ -296,7 +297,8 @@ class Session:
         return self.work / "distilled.tsv"
 
 
-def _scoring(limit: int | str) -> list[str]:
+def scoring_options(limit: int | str) -> list[str]:
+    """Arguments of `score`: beam 4, on a GPU if there is one, the first rows of each set."""
     import torch
 
     return ["--beam", "4", "--device", "cuda" if torch.cuda.is_available() else "cpu", "--limit", str(limit)]

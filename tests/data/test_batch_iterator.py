@@ -86,6 +86,12 @@ def equal(a, b):
     return all(same(getattr(a, name), getattr(b, name)) for name in names) and a.continues == b.continues
 
 
+def test_the_rows_of_a_batch_are_known_without_reading_it(prepared):
+    batches = Batches(prepared, tokens=400, seed=3)
+    for number, batch in enumerate(batches.once()):
+        assert batches.rows_of(number).tolist() == batch.rows.tolist()
+
+
 def test_an_epoch_has_every_prepared_row_once(prepared):
     batches = Batches(prepared, tokens=500, seed=1)
     seen = []

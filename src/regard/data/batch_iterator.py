@@ -242,9 +242,13 @@ class Batches(BatchIterator):
         source, target = (lengths[rows].astype(np.int64) for lengths, _ in self._sides())
         return width * (2 * int(width.max()) + 2) + np.where(width % 2 == 1, source - target, target - source)
 
-    def _build(self, number: int) -> Batch:
+    def rows_of(self, number: int) -> Numbers:
+        """The rows of batch `number` of the current epoch; no tokens are read."""
         self._plan()
-        rows = self._order[self._edges[number] : self._edges[number + 1]].astype(np.int64)
+        return self._order[self._edges[number] : self._edges[number + 1]].astype(np.int64)
+
+    def _build(self, number: int) -> Batch:
+        rows = self.rows_of(number)
         target, target_lengths = _gather(self.prepared, "target", self._variant, rows, 1)
         target[:, 0] = BOS
         batch = Batch(torch.from_numpy(target), torch.from_numpy(target_lengths), torch.from_numpy(rows))
