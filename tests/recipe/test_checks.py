@@ -193,6 +193,7 @@ def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
             ("cosine", "training.steps"),
         ),
         (["training.average=5"], ("average is 5", "keep 3")),
+        (["optimizer.decay_embeddings=true"], ("decay_embeddings is true", "weight_decay is 0")),
         (["tokenizer.kind=byte-bpe", "tokenizer.size=100"], ("tokenizer.size is 100", "alphabet", "260")),
         (["tokenizer.kind=word", "tokenizer.dropout=0.1"], ("tokenizer.dropout", "word")),
         (["data.source=de", "data.target=de"], ("both 'de'",)),
