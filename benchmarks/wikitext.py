@@ -59,25 +59,22 @@ class Candidate:
 PENALTIES = ("model.decoder.activation_penalty=2.0", "model.decoder.temporal_penalty=1.0")
 # AWD-LSTM's dropouts, where they differ from the recipe's.
 AWD_DROPOUTS = ("model.decoder.dropout_input=0.65", "model.decoder.dropout_weight=0.5")
-# One cycle (Smith & Topin 2019): a long warmup, then cosine to almost 0; with strong weight decay.
+# One cycle (Smith & Topin 2019): a long warmup, then cosine to almost 0; strong weight decay of all matrices.
 ONE_CYCLE = (
-    "optimizer.lr=0.005", "optimizer.betas=[0.8, 0.99]", "optimizer.weight_decay=0.1",
+    "optimizer.lr=0.005",
+    "optimizer.betas=[0.8, 0.99]",
+    "optimizer.weight_decay=0.1",
+    "optimizer.decay_embeddings=true",
     "schedule.floor=0.00000005",
-)  # fmt: skip
+)
 CANDIDATES = {  # the most promising first
     "onecycle": Candidate("one cycle, penalties", (*PENALTIES, *ONE_CYCLE), 0.28),
+    "onecycle-plain": Candidate("one cycle", ONE_CYCLE, 0.28),
     "onecycle-awd": Candidate(
         "one cycle, penalties, AWD-LSTM's dropouts", (*PENALTIES, *ONE_CYCLE, *AWD_DROPOUTS), 0.28
     ),
     "penalties": Candidate("the recipe with penalties", PENALTIES),
-    "ema": Candidate(
-        "penalties, weight decay 0.05, constant rate, moving average of the weights",
-        (
-            *PENALTIES, "optimizer.weight_decay=0.05", "schedule={kind: constant, warmup: 300}",
-            "training.ema=0.9995",
-        ),
-    ),
-}  # fmt: skip
+}
 TINY_STEPS = 4
 TINY = (
     "training.device=cpu", "training.precision=float32", "training.validate_every=2", "training.log_every=1",
