@@ -54,6 +54,14 @@ def test_a_tied_embedding_has_no_weight_decay():
     assert optimizers.decayed_parameters(model) == {"map.weight"}
 
 
+def test_with_decay_embeddings_a_table_has_weight_decay_and_norms_and_biases_have_none():
+    options = AdamW(lr=0.1, weight_decay=0.5, decay_embeddings=True)
+    model = SmallModel()
+    decayed, others = optimizers.make_optimizer(model, options).param_groups
+    assert {id(p) for p in decayed["params"]} == {id(model.embedding.weight), id(model.map.weight)}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0) and len(others["params"]) == 3
+
+
 def test_adamw_decays_weights_independently_of_the_gradient():
     model = SmallModel()
     optimizer = optimizers.make_optimizer(model, AdamW(lr=0.1, weight_decay=0.5))

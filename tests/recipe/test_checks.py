@@ -181,6 +181,10 @@ def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
             ],
             ("shared_recurrence", "bidirectional: false"),
         ),
+        (
+            ["model.encoder={}", "model.decoder={kind: recurrent, temporal_penalty: 1.0}"],
+            ("model.decoder.temporal_penalty is 1,", "only language models have it", "set it to 0"),
+        ),
         (["batch.mode=crops"], ("batch.mode is crops", "lines")),
         (["schedule.warmup=20000"], ("schedule.warmup is 20000", "10000")),
         (["training.steps=null"], ("never end",)),
@@ -189,6 +193,7 @@ def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
             ("cosine", "training.steps"),
         ),
         (["training.average=5"], ("average is 5", "keep 3")),
+        (["optimizer.decay_embeddings=true"], ("decay_embeddings is true", "weight_decay is 0")),
         (["tokenizer.kind=byte-bpe", "tokenizer.size=100"], ("tokenizer.size is 100", "alphabet", "260")),
         (["tokenizer.kind=word", "tokenizer.dropout=0.1"], ("tokenizer.dropout", "word")),
         (["data.source=de", "data.target=de"], ("both 'de'",)),
@@ -212,6 +217,14 @@ def test_contradicting_blocks_are_errors_with_a_fix(overrides, parts):
             ("attention is dot", "nothing to attend to"),
         ),
         (["batch.mode=stream"], ("stream", "Transformer")),
+        (
+            ["model.decoder={kind: transformer, activation_penalty: 2.0}"],
+            ("of kind transformer has no key 'activation_penalty'", "recurrent has it"),
+        ),
+        (
+            ["model.decoder={kind: recurrent, temporal_penalty: -1.0}"],
+            ("model.decoder.temporal_penalty is -1.0", "at least 0"),
+        ),
         (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),
     ],
 )

@@ -59,9 +59,11 @@ def test_after_fifty_random_kills_the_run_is_identical(tmp_path):
     print(f"{killed} kills over {runs} runs, each bit-identical to the uninterrupted one")
 
 
+PENALTIES = {"activation_penalty": 2.0, "temporal_penalty": 1.0}
+DECODER = {"kind": "recurrent", "cell": "lstm", "layers": 2, **PENALTIES}
 LANGUAGE = {
     "task": "language",
-    "model": {"dim": 12, "dropout": 0.2, "decoder": {"kind": "recurrent", "cell": "lstm", "layers": 2}},
+    "model": {"dim": 12, "dropout": 0.2, "decoder": DECODER},
     "batch": {"mode": "stream", "length": 9, "sentences": 3, "accumulate": 2},
     "schedule": {"kind": "cosine", "warmup": 3},
 }

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from regard.errors import OptionError, ShapeError
 from regard.layers.dropout import Dropout, LockedDropout
 from regard.layers.recurrent import RecurrentStack, RecurrentState
+from regard.models.activation_penalty import ActivationPenalty
 from regard.models.attention_options import NORMALIZERS, EnergyName, NormalizerName
 from regard.models.cross_attention import CROSS_ATTENTIONS, AdditiveCrossAttention, CrossAttentionOptions
 from regard.models.encoder import Cell, RecurrentEncoderOptions
@@ -25,6 +26,7 @@ from regard.models.memory import DecoderState, Memory
 from regard.models.options import DECODERS, DecoderOptions, EncoderOptions, NameOf, Size
 from regard.models.options import Dropout as DropoutRate
 
+PenaltyWeight = Annotated[float, Field(ge=0)]
 InitialState = Literal["final", "mean", "copy"]
 INITIAL_STATE = "a learned map of the encoder's final or mean state, or a copy of the final state"
 
@@ -78,6 +80,16 @@ class RecurrentDecoderOptions(DecoderOptions):
     embedding_dropout: DropoutRate = Field(
         default=0.0, description="dropout of whole rows of the embedding table (Gal & Ghahramani 2016)"
     )
+    activation_penalty: PenaltyWeight = Field(
+        default=0.0,
+        description="language models: weight of the mean square of the last layer's output after dropout "
+        "(AR of Merity et al. 2018, there 2); 0: off",
+    )
+    temporal_penalty: PenaltyWeight = Field(
+        default=0.0,
+        description="language models: weight of the mean squared difference between consecutive outputs of "
+        "the last layer before dropout (TAR, there 1); 0: off",
+    )
 
     def width_of(self, dim: int) -> int:
         return self.last_width or self.width or dim
@@ -85,8 +97,8 @@ class RecurrentDecoderOptions(DecoderOptions):
     def check_decoder(self, dim: int, encoder: EncoderOptions | None, place: str) -> Iterator[str]:
         if encoder is None:
             yield from self._check_language_model(place)
-        elif self.shared_recurrence:
-            yield from self._check_shared(dim, encoder, place)
+        else:
+            yield from self._check_translator(dim, encoder, place)
         memory_width = None if encoder is None else encoder.width_of(dim)
         equal = ("dot", "scaled-dot", "cosine")
         if self.attention in equal and memory_width not in (None, self.width_of(dim)):
@@ -129,6 +141,15 @@ class RecurrentDecoderOptions(DecoderOptions):
                 "encoder; leave it out"
             )
 
+    def _check_translator(self, dim: int, encoder: EncoderOptions, place: str) -> Iterator[str]:
+        for key in ("activation_penalty", "temporal_penalty"):
+            if getattr(self, key):
+                yield (
+                    f"{place}.{key} is {getattr(self, key):g}, and only language models have it; set it to 0"
+                )
+        if self.shared_recurrence:
+            yield from self._check_shared(dim, encoder, place)
+
     def _check_shared(self, dim: int, encoder: EncoderOptions, place: str) -> Iterator[str]:
         start = f"{place}.shared_recurrence is true"
         if not isinstance(encoder, RecurrentEncoderOptions):
@@ -167,7 +188,10 @@ class RecurrentDecoderOptions(DecoderOptions):
             for name, rate in (("input_dropout", self.dropout_input), ("output_dropout", self.dropout_output))
         }
         module = InputFeedingDecoder if feeds else RecurrentDecoder
-        return module(stack, initial_state=first, attention=attention, dropout=dropout, **locked)
+        penalty = ActivationPenalty(self.activation_penalty, self.temporal_penalty)
+        return module(
+            stack, initial_state=first, attention=attention, dropout=dropout, penalty=penalty, **locked
+        )
 
     def _stack(self, input_width: int, width: int, dropout: float) -> RecurrentStack:
         return RecurrentStack(
@@ -198,8 +222,10 @@ class RecurrentDecoder(nn.Module):
         dropout: float = 0.0,
         input_dropout: nn.Module | None = None,
         output_dropout: nn.Module | None = None,
+        penalty: ActivationPenalty | None = None,
     ) -> None:
         super().__init__()
+        self.penalty = penalty or None  # of the features, in the loss of a language model
         self.stack, self.initial_state, self.attention = stack, initial_state, attention
         self.width = stack.width + (0 if attention is None else attention.width)  # type: ignore[operator]
         self.input_dropout = Dropout(dropout) if input_dropout is None else input_dropout
@@ -214,11 +240,18 @@ class RecurrentDecoder(nn.Module):
     def forward(
         self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None
     ) -> tuple[Tensor, DecoderState]:
+        y, state = self.features_before_dropout(x, memory, state)
+        return self.output_dropout(y), state
+
+    def features_before_dropout(
+        self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None
+    ) -> tuple[Tensor, DecoderState]:
+        """`forward` without the dropout of the features; not for decoders that run step by step."""
         state = self.start(memory, x) if state is None else state
         y, hidden = self.stack(self.input_dropout(x), state.hidden)
         if self.attention is not None and state.memory is not None:
             y = torch.cat([y, self.attention(y, state.memory).to(y.dtype)], -1)
-        return self.output_dropout(y), DecoderState(state.memory, hidden)
+        return y, DecoderState(state.memory, hidden)
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         return DecoderState(memory, self.initial_hidden(memory, batch))

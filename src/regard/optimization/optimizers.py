@@ -46,6 +46,10 @@ class OptimizerOptions(PartOptions):
     weight_decay: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="weight decay of the matrices of linear layers; decoupled in adamw"
     )
+    decay_embeddings: bool = Field(
+        default=False,
+        description="weight decay of embedding tables too; for a table that is also the output layer",
+    )
     clip: PositiveFloat | None = Field(
         default=1.0, description="maximum gradient norm; null: no gradient clipping"
     )
@@ -102,7 +106,7 @@ def make_optimizer(
     The schedule sets the learning rate at every step. Parameters named in `new` are not pretrained; their
     learning rate is head_lr / lr times as high (`lr_factor` of their parameter group).
     """
-    decayed = decayed_parameters(model) if options.weight_decay else set()
+    decayed = decayed_parameters(model, options.decay_embeddings) if options.weight_decay else set()
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     head_factor = 1.0 if options.head_lr is None else options.head_lr / options.lr
     groups = [
@@ -117,13 +121,16 @@ def make_optimizer(
     return options.build([group for group in groups if group["params"]])
 
 
-def decayed_parameters(model: nn.Module) -> set[str]:
+def decayed_parameters(model: nn.Module, tables_too: bool = False) -> set[str]:
     """Return the names of the parameters with weight decay: the matrices of linear layers.
 
     Norms and biases are excluded as usual. Embedding tables are excluded because a row would shrink at every
-    step that does not see its token, so that rare tokens fade.
+    step that does not see its token, so that rare tokens fade. With `tables_too` they are included: a table
+    that is also the output layer has a gradient in every row at every step, and without weight decay it grows
+    where penalties keep the features small.
     """
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    embeddings = [] if tables_too else [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    tables = {id(m.weight) for m in embeddings}
     return {
         name
         for name, p in model.named_parameters()

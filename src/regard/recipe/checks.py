@@ -236,6 +236,8 @@ def _check_training(recipe: Recipe) -> Iterator[str]:
     floor = getattr(schedule, "floor", 0.0)
     if floor > recipe.optimizer.lr:
         yield (f"schedule.floor is {floor:g}, above optimizer.lr {recipe.optimizer.lr:g}; choose a lower one")
+    if recipe.optimizer.decay_embeddings and not recipe.optimizer.weight_decay:
+        yield "optimizer.decay_embeddings is true and optimizer.weight_decay is 0; set weight_decay, as 0.1"
     if training.average > training.keep:
         yield (
             f"training.average is {training.average} and only training.keep {training.keep} checkpoints "
