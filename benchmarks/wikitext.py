@@ -134,14 +134,18 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(markdown_table(header, [run.row() for run in runs])) + "\n"
 
 
-def start(run: Run, arguments: list[str]) -> subprocess.Popen[bytes]:
+def start(run: Run, arguments: list[str], stdout: int | None = None) -> subprocess.Popen[bytes]:
     """Start `regard` in a session of its own, so that Ctrl-C reaches it through this process only."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with run.output.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "regard", *arguments], stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {"PYTHONPATH": paths},
-        )  # fmt: skip
+            [sys.executable, "-m", "regard", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output if stdout is None else stdout,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
 
 
 def train(runs: Sequence[Run], text: dict[str, Path]) -> bool:
@@ -174,12 +178,11 @@ def test(run: Run, text: Path, device: str) -> None:
     if run.is_tested:
         return
     arguments = ["evaluate", str(run.folder), "--data", str(text), "--device", device, "--json"]
-    paths = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    result = subprocess.run(
-        [sys.executable, "-m", "regard", *arguments], stdout=subprocess.PIPE, check=True,
-        env=os.environ | {"PYTHONPATH": paths},
-    )  # fmt: skip
-    write_file(run.scores, json.dumps(json.loads(result.stdout)["scores"]) + "\n")
+    process = start(run, arguments, stdout=subprocess.PIPE)
+    output, _ = process.communicate()
+    if process.returncode:
+        raise OptionError(f"{run.name} could not be scored: {run.last_line()} (see {run.output})")
+    write_file(run.scores, json.dumps(json.loads(output)["scores"]) + "\n")
 
 
 def tiny_text(folder: Path) -> dict[str, Path]:
