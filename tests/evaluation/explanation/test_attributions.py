@@ -72,7 +72,7 @@ def test_integrated_gradients_sum_to_the_difference_of_outputs(encoder):
         return torch.cat([torch.zeros_like(x[:, :5]), x[:, 5:]], 1)  # EOS stays
 
     with torch.no_grad(), probe.explained.vectors(zero):
-        start = probe.output(probe.ids)[0, probe.predicted]
+        start = probe.output(probe.inputs)[0, probe.predicted]
     expected = float(probe.distribution[probe.predicted] - start)
     computed = float(integrated_gradients(probe, 256).sum())
     assert computed == pytest.approx(expected, abs=2e-3) and abs(expected) > 1e-3

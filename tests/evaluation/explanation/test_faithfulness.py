@@ -70,7 +70,7 @@ def test_erasure_is_a_loop_over_shorter_texts():
     probe = probe_of(model)
     scores = torch.tensor([0.1, 0.9, 0.3, 0.5, 0.2])
     result = erasure(probe, scores, (0.2, 0.4, 1.0))
-    order, ids = [1, 3, 2, 4, 0], probe.given.ids
+    order, ids = [1, 3, 2, 4, 0], probe.given.inputs
 
     def p(positions):
         with torch.no_grad():
@@ -90,7 +90,7 @@ def test_removed_weights_are_rescaled():
     weights[..., [1, 3]] = 0
     weights /= weights.sum(-1, keepdim=True)
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
-        expected = model(probe.ids).double().softmax(-1)
+        expected = model(probe.inputs).double().softmax(-1)
     torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -136,7 +136,7 @@ def test_the_gradient_of_weights_by_finite_differences():
         changed = weights.clone()
         changed[..., at] += step
         with torch.no_grad(), regard.intervene(model, {name: Weights(changed)}):
-            p = model(probe.ids).double().softmax(-1)[0, probe.predicted]
+            p = model(probe.inputs).double().softmax(-1)[0, probe.predicted]
         slope = float(p - probe.distribution[probe.predicted]) / step
         assert float(gradient[at]) == pytest.approx(abs(slope * float(weights[..., at])), abs=2e-4)
 
@@ -157,7 +157,7 @@ def test_adversarial_attention_is_close_to_the_best_of_a_grid():
     assert adversary.divergence == pytest.approx(best, abs=0.03) and best > 0.1
     (weights,) = adversary.weights.values()
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
-        output = model(probe.ids).double().softmax(-1)[0]
+        output = model(probe.inputs).double().softmax(-1)[0]
     assert float(total_variation(output, probe.distribution)) == pytest.approx(adversary.change, abs=1e-6)
 
 
