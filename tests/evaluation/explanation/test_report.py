@@ -47,7 +47,7 @@ def test_a_folder_that_is_missing_or_in_place_of_the_file_is_an_error(result, tm
 
 
 def test_a_histogram_counts_every_value():
-    root = ElementTree.fromstring(histogram([-5.0, 0.0, 0.01, 0.99, 1.0, 7.0], "t", "x", (0, 1), bins=2))
+    root = ElementTree.fromstring(histogram([-5.0, 0.0, 0.01, 0.99, 1.0, 7.0], "t", ("x", "y"), (0, 1), bins=2))
     bars = root.findall("{*}rect[@class='blue']")
     assert len(bars) == 2 and {bar.get("height") for bar in bars} == {bars[0].get("height")}  # 3 and 3
 

@@ -2,8 +2,8 @@
 
 A perceptron scores each token without context, and the scores are averaged by given weights: uniform ones,
 ones that it learns, or the frozen attention of the model. If the model's attention gives the best classifier,
-its weights tell which tokens matter for the task, not only inside the model. Of sequences of numbers it scores
-frames in place of tokens.
+its weights tell which tokens matter for the task, not only inside the model. Sequences of numbers have frames
+in place of tokens.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def diagnostic_mlp(
     train_texts, test_texts = _Texts.of(model, "train", train), _Texts.of(model, "test", test)
     accuracies: dict[str, list[float]] = {guide: [] for guide in GUIDES}
     total = len(GUIDES) * repeats * epochs * len(train_texts.labels)
-    with track(total, "diagnostic perceptron", "texts") if progress else nullcontext() as bar:
+    with track(total, "diagnostic perceptron", "rows") if progress else nullcontext() as bar:
         for guide in GUIDES:
             for repeat in range(repeats):
                 accuracy = _train(model, train_texts, test_texts, guide, seed + repeat, epochs, bar)

@@ -51,7 +51,7 @@ class ExplainedInput:
     """One text as a model reads it, and the output that is explained.
 
     Attributes:
-        inputs: the model's input: token ids (S,), special tokens included, or an array of frames (S, channels).
+        inputs: what the model reads: token ids with special tokens, (S,), or frames, (S, channels).
         tokens: the text of each feature; of a frame its number.
         features: the index of each feature in `inputs`.
         keys: the index of each feature among the keys of attention.
@@ -228,12 +228,13 @@ class ExplainedTagger(ExplainedModel):
     def _encode(self, text: Any) -> tuple[Sequence[Any], list[str]]:
         """The token ids of a text and its words, or the frames of a sequence and their numbers."""
         model, most = self.model, _max_length(self.model.encoder)
+        tokenizer = model.source_tokenizer
         if self.units == FRAMES:
-            frames = model.source_tokenizer.encode(text)[:most]
-            return frames, model.source_tokenizer.tokens(frames)
+            frames = tokenizer.encode(text)[:most]
+            return frames, tokenizer.tokens(frames)
         words = [one_word(word.text) for word in word_splitter(model)(text)][:most]
         line = next(model.split_words(words)) if words else ""
-        return require_tokens(model.source_tokenizer.encode(line), text), line.split(" ")
+        return require_tokens(tokenizer.encode(line), text), tokenizer.split_words(line)
 
     def _tag_scores(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         words, characters, counts = self.model.read(inputs, lengths.to(inputs.device))

@@ -156,7 +156,7 @@ def permuted(probe: Probe, options: MeasureOptions) -> Measured:
 
 METRICS["change_uniform"] = Metric(
     "change by uniform attention",
-    "With equal attention to all tokens, the output changes by {value} (total variation).",
+    "With equal attention to all {feature}s, the output changes by {value} (total variation).",
     CHANGE,
 )
 
@@ -193,13 +193,13 @@ def adversary(probe: Probe, options: MeasureOptions) -> Measured:
 
 
 for _kind, _fall in {
-    "comprehensiveness": "Without the first {{feature}}s by {by}, the decision's probability falls by {{value}}",
-    "sufficiency": "With the first {{feature}}s by {by} alone, the decision's probability falls by {{value}}",
+    "comprehensiveness": "Without the first {{feature}}s by {by}, the decision's probability falls by",
+    "sufficiency": "With the first {{feature}}s by {by} alone, the decision's probability falls by",
 }.items():
     for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random order"}.items():
         METRICS[_kind + _suffix] = Metric(
             f"{_kind} of {_by}",
-            _fall.format(by=_by) + " (mean over the shares).",
+            _fall.format(by=_by) + " {value} (mean over the shares).",
             "larger: they were needed" if _kind[0] == "c" else "smaller: they are enough",
         )
 
@@ -287,7 +287,8 @@ for _name, _title in {"rollout": "attention rollout", "flow": "attention flow"}.
     for _other in ("gradient", "leave_one_out"):
         METRICS[f"tau_{_name}_{_other}"] = Metric(
             f"τ of {_name} with {TITLES[_other]}",
-            f"Ranked by {_title} and by {TITLES[_other]}, the {{feature}}s agree with Kendall's τ = {{value}}.",
+            f"Ranked by {_title} and by {TITLES[_other]}, the {{feature}}s agree with Kendall's τ = "
+            "{value}.",
             TAU,
         )
 

@@ -66,9 +66,9 @@ def page(result: FaithfulnessResult, title: str, notes: Sequence[str] = ()) -> s
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(title)}</h1>"
-        f"<p>Is attention explanation? {len(result.examples)} {units.input}s; the explanation is the attention of "
-        f"{escape(', '.join(result.attention))}; seed {result.seed}. Intervals are 95 % bootstrap intervals "
-        "of the mean.</p>"
+        f"<p>Is attention explanation? {len(result.examples)} {units.input}s; the explanation is the "
+        f"attention of {escape(', '.join(result.attention))}; seed {result.seed}. Intervals are 95 % "
+        "bootstrap intervals of the mean.</p>"
         f"<table><tr><th>metric</th><th>mean</th><th>interval</th><th>what it says</th></tr>"
         f"{''.join(_row(name, mean, units) for name, mean in result.means.items())}</table>"
         f"{''.join(f'<p>{escape(note)}</p>' for note in notes)}"
@@ -101,8 +101,9 @@ def _values(result: FaithfulnessResult, name: str) -> list[float]:
 
 
 def _plots(result: FaithfulnessResult) -> list[str]:
+    count = f"{result.units.input}s"
     plots = [
-        histogram(values, METRICS[name].title, "Kendall's τ-b", (-1, 1))
+        histogram(values, METRICS[name].title, ("Kendall's τ-b", count), (-1, 1))
         for name in ("tau_gradient", "tau_integrated_gradients", "tau_leave_one_out")
         if (values := _values(result, name))
     ]
@@ -115,7 +116,8 @@ def _plots(result: FaithfulnessResult) -> list[str]:
         labels = ("largest attention weight", "output change")
         plots.append(scatter(points, "Permuted attention", labels, ((0, 1), (0, 1))))
     if values := _values(result, "adversarial_divergence"):
-        plots.append(histogram(values, "Adversarial attention", "Jensen–Shannon divergence", (0, 0.7), 14))
+        labels = ("Jensen–Shannon divergence", count)
+        plots.append(histogram(values, "Adversarial attention", labels, (0, 0.7), 14))
     plots += [_curves(result, name) for name in ("comprehensiveness", "sufficiency") if _has(result, name)]
     return plots
 
