@@ -4,6 +4,7 @@ import json
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -185,6 +186,52 @@ def test_every_measure_runs_on_every_kind_of_model(kind):
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
     json.dumps(result.as_dict(), allow_nan=False)
     assert "Kendall's τ" in str(result)
+
+
+FRAME_MODELS = {
+    "classifier": small_models.frame_classifier,
+    "transformer": lambda: small_models.frame_classifier(TRANSFORMER, "mean"),
+    "tagger": small_models.frame_tagger,
+    "translator": small_models.frame_translator,
+}
+
+
+@pytest.mark.parametrize("kind", FRAME_MODELS)
+def test_every_measure_runs_on_every_model_of_frames(kind, tmp_path):
+    model, long, short = FRAME_MODELS[kind](), small_models.frames(9), small_models.frames(1)
+    np.save(tmp_path / "long.npy", long)
+    result = faithfulness(model, [tmp_path / "long.npy", short], options=QUICK)
+    array = faithfulness(model, long, options=QUICK).examples[0]
+    assert array.metrics == result.examples[0].metrics  # random choices depend on the frames, not on a name
+    assert array.text == "9 frames of 3 channels" and result.examples[0].text == str(tmp_path / "long.npy")
+    assert result.examples[0].tokens == list("012345678") and len(result.examples[1].attention) == 1
+    assert set(array.metrics) - {"flip_random"} <= set(result.means)
+    assert ("tau_rollout_gradient" in result.means) == (kind != "classifier")
+    assert 0 <= result.means["adversarial_change"].value <= 0.01
+    assert not any(math.isnan(value) for value in array.metrics.values())
+    json.dumps(result.as_dict(), allow_nan=False)  # without its only frame, a sequence has no output
+    assert "2 sequences" in str(result) and "token" not in str(result) and "text" not in str(result)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "error", "message"),
+    [
+        ([], DataError, "there are no sequences to measure"),
+        (np.zeros((4, 2)), DataError, "has 2 channels, and this model was trained on 3"),
+        (np.full((4, 3), np.nan), DataError, "has nan at frame 0"),
+        (np.zeros((0, 3)), DataError, "has no frames"),
+        ("none.npy", DataError, "there is no file none.npy"),
+        (3, OptionError, "give a file, an array"),
+    ],
+)
+def test_wrong_sequences_are_errors_of_one_sentence(sequences, error, message):
+    with pytest.raises(error, match=message):
+        faithfulness(small_models.frame_classifier(), sequences)
+
+
+def test_a_model_of_text_refuses_an_array():
+    with pytest.raises(OptionError, match="texts is a list of texts"):
+        faithfulness(small_models.classifier(), small_models.frames(3))
 
 
 def test_the_seed_changes_what_is_random():

@@ -14,7 +14,9 @@ Span = tuple[float, float]
 Scale = Callable[[float], float]
 
 
-def histogram(values: Sequence[float], title: str, labels: tuple[str, str], span: Span, bins: int = 20) -> str:
+def histogram(
+    values: Sequence[float], title: str, labels: tuple[str, str], span: Span, bins: int = 20
+) -> str:
     """How many values lie in each of equal bins of the span; values outside go to the outer bins."""
     counts = [0] * bins
     for value in values:
