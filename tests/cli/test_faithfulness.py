@@ -120,6 +120,7 @@ def test_seeds_and_the_diagnostic_of_sequences(regard, signals):
     [
         (["--data", "{}/wide.npy"], "has 3 channels, and this model was trained on 8"),
         (["--data", "{}/none.npy"], "there is no file"),
+        (["--data", "{}/a.npy", "--split", "test"], "--split is a part of the model's own data"),
         (["--text", "{}/test.npy"], "holds 12 sequences; name one"),
         (["--data", "{}/a.npy", *QUICK, "--diagnostic"], "has no targets"),
     ],

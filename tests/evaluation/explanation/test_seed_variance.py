@@ -40,8 +40,9 @@ def test_models_of_frames_are_compared():
     sequences = [small_models.frames(5), small_models.frames(3, seed=1)]
     assert seed_variance(models[:2], sequences).change == [0.0, 0.0]
     assert min(seed_variance(models, sequences).divergence) > 0
-    with pytest.raises(DataError, match="different vocabularies or labels"):
-        seed_variance([models[0], small_models.frame_classifier(labels=("a", "b", "c"))], sequences)
+    for unlike in (small_models.frame_classifier(labels=("a", "b", "c")), small_models.classifier()):
+        with pytest.raises(DataError, match="different vocabularies or labels"):
+            seed_variance([models[0], unlike], sequences)
 
 
 def test_one_model_or_another_vocabulary_is_refused():

@@ -37,7 +37,9 @@ class ExplainedInputs:
         """
         if self.tokenizer is not None:
             texts = _lines(data)
-        elif data and isinstance(self.model.source_tokenizer, FrameEncoder):
+        elif data and isinstance(getattr(self.model, "source_tokenizer", None), FrameEncoder):
+            if split:
+                raise OptionError("--split is a part of the model's own data; leave it out, or --data")
             texts = _sequences(data)
         else:
             rows = self._split(data_section(self.model.card, data), split)

@@ -98,8 +98,9 @@ def seed_variance(
             # All explain the same output: the word or target token that the first one draws.
             probes = [first]
             for other in explained[1:]:
-                inputs = other.read(text, first.generator("output")).inputs
-                if not np.array_equal(inputs, first.given.inputs):
+                if other.units != explained[0].units or not np.array_equal(
+                    other.read(text, first.generator("output")).inputs, first.given.inputs
+                ):
                     raise DataError(DIFFERENT)
                 probes.append(Probe(other, text, seed=seed, attention=attention, given=first.given))
                 if len(probes[-1].distribution) != len(first.distribution):
