@@ -6,6 +6,7 @@ import pytest
 from regard.data.sequence_files import (
     describe_array,
     is_sequence,
+    is_sequence_file,
     read_sequence,
     sequence_count,
     split_reference,
@@ -36,6 +37,20 @@ def test_an_array_a_table_and_a_row_of_an_array_have_the_same_frames(tmp_path):
 def test_an_array_with_one_axis_is_a_sequence_of_one_channel(tmp_path):
     np.save(tmp_path / "a.npy", np.array([3, 1, 2], np.int16))
     assert read_sequence(tmp_path / "a.npy").tolist() == [[3], [1], [2]]
+
+
+def test_a_table_of_numbers_is_told_from_a_table_of_file_names(tmp_path):
+    for name, content, expected in (
+        ("a.csv", "1,2\n3,4\n", True),
+        ("named.tsv", "x\ty\n1\tbad\n", True),  # reading it names the bad cell
+        ("list.csv", "file,label\na.npy,3\n", False),
+        ("files.csv", "a.npy,3\n", False),
+        ("empty.csv", "\n", False),
+        ("list.txt", "a.npy\n", False),
+    ):
+        (tmp_path / name).write_text(content)
+        assert is_sequence_file(str(tmp_path / name)) is expected, name
+    assert is_sequence_file("all.npy#3") and is_sequence_file("a.npy")
 
 
 def test_a_changed_file_is_read_again(tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextOptions(OptionGroup):
-    """The texts whose outputs are explained."""
+    """The texts, or sequences of numbers, whose outputs are explained."""
 
     data: Annotated[
         list[str] | None,
@@ -26,10 +26,14 @@ class TextOptions(OptionGroup):
             "--data",
             metavar="NAME|FILE",
             help="A corpus, or a file, instead of the model's test or validation set; for a Hugging Face "
-            "model a file with one text per line.",
+            "model a file with one text per line, for a model of sequences of numbers .npy, .csv or a table "
+            "of file names.",
         ),
     ] = None
-    text: Annotated[list[str] | None, option("--text", help="A text instead of data; repeatable.")] = None
+    text: Annotated[
+        list[str] | None,
+        option("--text", help="A text, or the file of a sequence, instead of data; repeatable."),
+    ] = None
     split: Annotated[str | None, option(help="Split of the corpus; default: the test set.")] = None
     limit: Annotated[int, option(min=1, help="Number of texts, drawn with the seed.")] = 100
     seed: Annotated[int, option(min=0, help="Seed of all random choices.")] = 0
@@ -103,6 +107,8 @@ def command(
         regard faithfulness runs/sst2-attention --text "a film to remember"
 
         regard faithfulness runs/sst2-attention --other-seed seed-2
+
+        regard faithfulness runs/signals --data recording.npy    # sequences of numbers
     """
     from regard.attention.devices import pick_device
     from regard.evaluation.explanation.explained_inputs import load_inputs

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import os
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def is_sequence(value: Any) -> bool:
     return any(
         isinstance(item, os.PathLike) or isinstance(getattr(item, "ndim", None), int) for item in items
     )
+
+
+def is_sequence_file(reference: str) -> bool:
+    """True for an array and a table of numbers; False for other files, such as a table of file names."""
+    path, _ = split_reference(reference)
+    if path.suffix not in TABLES:
+        return path.suffix == ".npy"
+    check_file(path)
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = list(islice(csv.reader(file, delimiter=TABLES[path.suffix]), 2))  # the first may be a header
+    return bool(lines[-1:] and lines[-1] and _is_number(lines[-1][0]))
 
 
 def as_frames(values: Any, name: str) -> Frames:

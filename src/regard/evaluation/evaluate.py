@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.arguments import quoted
 from regard.data import corpora
-from regard.data.datasets import load_split
+from regard.data.datasets import Split, load_split
 from regard.data.prepared_cache import hold
 from regard.data.row_formats import row_format_of
 from regard.data.sequence_rows import SequenceRowFormat
@@ -25,6 +25,7 @@ __all__ = [
     "default_split",
     "evaluate",
     "evaluation_batches",
+    "model_split",
     "trained_on",
     "training_cost",
 ]
@@ -67,6 +68,15 @@ def default_split(data: dict[str, Any]) -> str:
     return "test" if "test" in known.roles or known.folds else "validation"
 
 
+def model_split(model: Any, data: dict[str, Any], split: str) -> Split:
+    """A split of a `data` section, read as the model reads it: rows of any length, texts or sequences."""
+    rows = row_format_of(EVALUATORS[model.kind].task)
+    source = model.source_tokenizer if rows.paired else None
+    if source is not None and source.kind == "frames":
+        rows = SequenceRowFormat(rows)
+    return load_split({**data, "max_length": None}, split, source, model.target_tokenizer, rows)
+
+
 def evaluate(
     model: Any,
     data: dict[str, Any],
@@ -102,11 +112,7 @@ def evaluate(
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
     if split in held_out and not (data.get("corpus") or data.get(split) or held_out[split]):
         raise DataError(f"this model was trained on files without a {split} set; name a file with --data")
-    rows = row_format_of(evaluator.task)
-    source = model.source_tokenizer if rows.paired else None
-    if source is not None and source.kind == "frames":
-        rows = SequenceRowFormat(rows)
-    loaded = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, rows)
+    loaded = model_split(model, data, split)
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
     )

@@ -1,8 +1,12 @@
 """Tiny models of every kind, with given or random weights."""
 
+import json
+
+import numpy as np
 import torch
 
 import regard
+from regard.data.frame_encoder import FrameEncoder
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.models.build import build
 
@@ -63,6 +67,33 @@ def translator(decoder, encoder=TRANSFORMER):
 def language_model():
     config = {"kind": "autoregressive", "dim": 8, "dropout": 0.0, "decoder": TRANSFORMER}
     return _with_tokenizers(config, None, word_tokenizer(), 4)
+
+
+def frames(count, seed=0):
+    """A sequence of `count` frames with 3 channels."""
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def frame_encoder():
+    return FrameEncoder(json.dumps({"frames": {"mean": [0.1, 0.0, -0.2], "deviation": [1.0, 2.0, 0.5]}}))
+
+
+def frame_classifier(encoder="embedding", pooling=POOLING, *, labels=("no", "yes"), seed=0):
+    encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
+    config = {"kind": "classifier", "dim": 8, "dropout": 0.0, "encoder": encoder, "pooling": pooling}
+    target = Tokenizer.labels(list(labels))
+    return _with_tokenizers({**config, "input": "frames"}, frame_encoder(), target, seed)
+
+
+def frame_tagger():
+    config = {"kind": "tagger", "dim": 8, "dropout": 0.0, "encoder": TRANSFORMER, "input": "frames"}
+    return _with_tokenizers(config, frame_encoder(), Tokenizer.labels(["O", "B-X", "I-X"]), 1)
+
+
+def frame_translator(decoder=TRANSFORMER):
+    config = {"kind": "autoregressive", "dim": 8, "dropout": 0.0, "encoder": TRANSFORMER, "decoder": decoder}
+    config |= {"input": "frames", "tie": "target"}
+    return _with_tokenizers(config, frame_encoder(), word_tokenizer(), 3)
 
 
 def _with_tokenizers(config, source, target, seed):

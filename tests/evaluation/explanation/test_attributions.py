@@ -1,6 +1,7 @@
 """attributions.py, probe.py and explained_models.py: explanations against loops, for every kind of model."""
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -45,6 +46,66 @@ def test_leave_one_out_is_a_loop_over_shorter_texts(encoder):
     torch.testing.assert_close(leave_one_out(probe_of(model)), expected, atol=1e-6, rtol=1e-5)
 
 
+def test_leave_one_out_and_gradient_of_frames_by_hand():
+    """p = softmax(W Σ αₜ V xₜ): without frame t, the other weights are divided by 1 − αₜ."""
+    model, sequence = small_models.frame_classifier(labels=("a", "b", "c")), small_models.frames(7)
+    probe = probe_of(model, sequence)
+    scores = leave_one_out(probe), gradient_times_input(probe)
+    tau = faithfulness(model, sequence, measures=["correlation"]).means["tau_leave_one_out"].value
+    model, frames = model.double(), probe.inputs.double()  # standardized frames (1, 7, channels)
+    attention = weights_of(model, "pooling.attention.cross", frames)[0, 0]
+    with torch.no_grad():
+        values = model.source.projection(frames)[0] @ model.pooling.attention.Wv.weight.T  # (7, dim)
+        bias, head = model.pooling.attention.Wv.bias, model.head.labels
+
+        def output(weights):
+            return head(weights @ values / weights.sum() + bias).softmax(-1)
+
+        p, at = output(attention), torch.arange(7)
+        changes = torch.stack([(output(attention * (at != t)) - p).abs().sum() / 2 for t in range(7)])
+        slope = p[probe.predicted] * (head.weight[probe.predicted] - p @ head.weight)
+    torch.testing.assert_close(probe.distribution, p, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(scores[0], changes, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(scores[1], (attention * (values @ slope)).abs(), atol=1e-6, rtol=1e-4)
+    agree = [
+        (attention[i] - attention[j]) * (changes[i] - changes[j]) > 0 for i, j in combinations(range(7), 2)
+    ]
+    assert tau == pytest.approx(2 * sum(map(int, agree)) / len(agree) - 1)
+
+
+def test_a_frame_of_a_tagger_is_removed_by_a_zero_vector():
+    model, sequence = small_models.frame_tagger(), small_models.frames(6)
+    probe = probe_of(model, sequence)
+    frame = probe.given.output
+    encoded = torch.tensor(model.source_tokenizer.encode(sequence))[None]
+    expected = []
+    with torch.no_grad():
+        full = model(encoded)[0, frame].double().softmax(-1)
+        for t in range(6):
+            x = model.source(encoded)
+            x[0, t] = 0
+            p = model.output(model.encoder(x, None).states)[0, frame].double().softmax(-1)
+            expected.append(total_variation(p, full))
+    torch.testing.assert_close(leave_one_out(probe), torch.stack(expected), atol=1e-6, rtol=1e-4)
+    weights = weights_of(model, "encoder.layers.1.attention.self", encoded)
+    torch.testing.assert_close(probe.attention, weights.double().mean(0)[frame], atol=1e-6, rtol=1e-4)
+
+
+def test_a_translator_of_frames_explains_one_step_by_its_cross_attention():
+    model, sequence = small_models.frame_translator(), small_models.frames(6)
+    probe = probe_of(model, sequence, seed=2)
+    encoded = torch.tensor(model.source_tokenizer.encode(sequence))[None]
+    with torch.no_grad():
+        scores = model(encoded, torch.tensor([probe.given.prefix]))[0, -1]
+    torch.testing.assert_close(probe.distribution, scores.double().softmax(-1))
+    assert list(probe.weights) == ["decoder.layers.1.cross"] and probe.attention.shape == (6,)
+
+
+def test_a_sequence_longer_than_the_position_table_is_cut():
+    encoder = {**TRANSFORMER, "position": "learned", "max_positions": 4}
+    assert probe_of(small_models.frame_classifier(encoder), small_models.frames(9)).count == 4
+
+
 def test_gradient_times_input_by_hand():
     """p = softmax(W Σ αₜ V xₜ): with α fixed, x · ∂p/∂x of a token is αₜ p_c (W_c − Σ_k p_k W_k) V xₜ."""
     model = small_models.classifier(labels=("a", "b", "c"))
@@ -72,7 +133,7 @@ def test_integrated_gradients_sum_to_the_difference_of_outputs(encoder):
         return torch.cat([torch.zeros_like(x[:, :5]), x[:, 5:]], 1)  # EOS stays
 
     with torch.no_grad(), probe.explained.vectors(zero):
-        start = probe.output(probe.ids)[0, probe.predicted]
+        start = probe.output(probe.inputs)[0, probe.predicted]
     expected = float(probe.distribution[probe.predicted] - start)
     computed = float(integrated_gradients(probe, 256).sum())
     assert computed == pytest.approx(expected, abs=2e-3) and abs(expected) > 1e-3

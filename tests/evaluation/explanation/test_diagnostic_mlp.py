@@ -1,5 +1,6 @@
 """diagnostic_mlp.py: a perceptron guided by good weights learns what one with uniform weights cannot."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,26 @@ def test_weights_that_point_at_the_deciding_word_help():
     result = diagnostic_mlp(model, train, test, repeats=1, epochs=12)
     assert result.means["model"] > 0.95 and result.means["model"] > result.means["uniform"] + 0.05
     assert "with the model's attention" in str(result) and set(result.as_dict()) >= {"uniform", "learned"}
+
+
+def test_weights_that_point_at_the_deciding_frame_help():
+    """Channel 0 is 3 in the frame whose sign of channel 1 is the label; the query reads channel 0."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(400, 6, 3)).astype(np.float32)
+    x[..., 0] = 0
+    x[np.arange(400), draw.integers(0, 6, 400), 0] = 3
+    deciding = x[x[..., 0] == 3]
+    labels = ["yes" if frame[1] > 0 else "no" for frame in deciding]
+    model = small_models.frame_classifier()
+    with torch.no_grad():
+        model.source.projection.weight.copy_(torch.eye(8, 3))
+        model.source.projection.bias.zero_()
+        model.pooling.query.copy_(20 * torch.eye(1, 8))
+        for name in ("Wq", "Wk"):
+            getattr(model.pooling.attention, name).weight.copy_(torch.eye(8))
+    train, test = (list(x[:300]), labels[:300]), (list(x[300:]), labels[300:])
+    result = diagnostic_mlp(model, train, test, repeats=1, epochs=12)
+    assert result.means["model"] > 0.9 and result.means["model"] > result.means["uniform"] + 0.1
 
 
 def test_wrong_inputs_are_errors():

@@ -4,6 +4,7 @@ import json
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,7 +71,7 @@ def test_erasure_is_a_loop_over_shorter_texts():
     probe = probe_of(model)
     scores = torch.tensor([0.1, 0.9, 0.3, 0.5, 0.2])
     result = erasure(probe, scores, (0.2, 0.4, 1.0))
-    order, ids = [1, 3, 2, 4, 0], probe.given.ids
+    order, ids = [1, 3, 2, 4, 0], probe.given.inputs
 
     def p(positions):
         with torch.no_grad():
@@ -90,7 +91,7 @@ def test_removed_weights_are_rescaled():
     weights[..., [1, 3]] = 0
     weights /= weights.sum(-1, keepdim=True)
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
-        expected = model(probe.ids).double().softmax(-1)
+        expected = model(probe.inputs).double().softmax(-1)
     torch.testing.assert_close(without_weights(probe, [[1, 3]]), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -136,7 +137,7 @@ def test_the_gradient_of_weights_by_finite_differences():
         changed = weights.clone()
         changed[..., at] += step
         with torch.no_grad(), regard.intervene(model, {name: Weights(changed)}):
-            p = model(probe.ids).double().softmax(-1)[0, probe.predicted]
+            p = model(probe.inputs).double().softmax(-1)[0, probe.predicted]
         slope = float(p - probe.distribution[probe.predicted]) / step
         assert float(gradient[at]) == pytest.approx(abs(slope * float(weights[..., at])), abs=2e-4)
 
@@ -157,7 +158,7 @@ def test_adversarial_attention_is_close_to_the_best_of_a_grid():
     assert adversary.divergence == pytest.approx(best, abs=0.03) and best > 0.1
     (weights,) = adversary.weights.values()
     with torch.no_grad(), regard.intervene(model, {"pooling.attention.cross": Weights(weights)}):
-        output = model(probe.ids).double().softmax(-1)[0]
+        output = model(probe.inputs).double().softmax(-1)[0]
     assert float(total_variation(output, probe.distribution)) == pytest.approx(adversary.change, abs=1e-6)
 
 
@@ -185,6 +186,52 @@ def test_every_measure_runs_on_every_kind_of_model(kind):
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
     json.dumps(result.as_dict(), allow_nan=False)
     assert "Kendall's τ" in str(result)
+
+
+FRAME_MODELS = {
+    "classifier": small_models.frame_classifier,
+    "transformer": lambda: small_models.frame_classifier(TRANSFORMER, "mean"),
+    "tagger": small_models.frame_tagger,
+    "translator": small_models.frame_translator,
+}
+
+
+@pytest.mark.parametrize("kind", FRAME_MODELS)
+def test_every_measure_runs_on_every_model_of_frames(kind, tmp_path):
+    model, long, short = FRAME_MODELS[kind](), small_models.frames(9), small_models.frames(1)
+    np.save(tmp_path / "long.npy", long)
+    result = faithfulness(model, [tmp_path / "long.npy", short], options=QUICK)
+    array = faithfulness(model, long, options=QUICK).examples[0]
+    assert array.metrics == result.examples[0].metrics  # random choices depend on the frames, not on a name
+    assert array.text == "9 frames of 3 channels" and result.examples[0].text == str(tmp_path / "long.npy")
+    assert result.examples[0].tokens == list("012345678") and len(result.examples[1].attention) == 1
+    assert set(array.metrics) - {"flip_random"} <= set(result.means)
+    assert ("tau_rollout_gradient" in result.means) == (kind != "classifier")
+    assert 0 <= result.means["adversarial_change"].value <= 0.01
+    assert not any(math.isnan(value) for value in array.metrics.values())
+    json.dumps(result.as_dict(), allow_nan=False)  # without its only frame, a sequence has no output
+    assert "2 sequences" in str(result) and "token" not in str(result) and "text" not in str(result)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "error", "message"),
+    [
+        ([], DataError, "there are no sequences to measure"),
+        (np.zeros((4, 2)), DataError, "has 2 channels, and this model was trained on 3"),
+        (np.full((4, 3), np.nan), DataError, "has nan at frame 0"),
+        (np.zeros((0, 3)), DataError, "has no frames"),
+        ("none.npy", DataError, "there is no file none.npy"),
+        (3, OptionError, "give a file, an array"),
+    ],
+)
+def test_wrong_sequences_are_errors_of_one_sentence(sequences, error, message):
+    with pytest.raises(error, match=message):
+        faithfulness(small_models.frame_classifier(), sequences)
+
+
+def test_a_model_of_text_refuses_an_array():
+    with pytest.raises(OptionError, match="texts is a list of texts"):
+        faithfulness(small_models.classifier(), small_models.frames(3))
 
 
 def test_the_seed_changes_what_is_random():

@@ -39,6 +39,13 @@ def test_text_is_escaped(result):
     assert "<i>" not in html and "<u>" not in html and "&lt;i&gt;title&lt;/i&gt; &amp; more" in html
 
 
+def test_the_page_of_frames_names_frames_and_sequences():
+    frames = small_models.frames(6)
+    html = page(faithfulness(small_models.frame_classifier(), [frames], measures=["correlation"]), "t")
+    assert "1 sequences" in html and "the frames of a sequence agree" in html and "Darker frames" in html
+    assert "6 frames of 3 channels" in html and "tokens of a text" not in html
+
+
 def test_a_folder_that_is_missing_or_in_place_of_the_file_is_an_error(result, tmp_path):
     with pytest.raises(OptionError, match="does not exist"):
         result.report(tmp_path / "nowhere" / "report.html")
@@ -47,7 +54,8 @@ def test_a_folder_that_is_missing_or_in_place_of_the_file_is_an_error(result, tm
 
 
 def test_a_histogram_counts_every_value():
-    root = ElementTree.fromstring(histogram([-5.0, 0.0, 0.01, 0.99, 1.0, 7.0], "t", "x", (0, 1), bins=2))
+    values = [-5.0, 0.0, 0.01, 0.99, 1.0, 7.0]
+    root = ElementTree.fromstring(histogram(values, "t", ("x", "y"), (0, 1), bins=2))
     bars = root.findall("{*}rect[@class='blue']")
     assert len(bars) == 2 and {bar.get("height") for bar in bars} == {bars[0].get("height")}  # 3 and 3
 

@@ -35,6 +35,16 @@ def test_taggers_and_translators_compare_the_same_output():
     assert seed_variance([model, model], TEXTS, seed=2).change == [0.0, 0.0]
 
 
+def test_models_of_frames_are_compared():
+    models = [small_models.frame_classifier(seed=seed) for seed in (0, 0, 1)]
+    sequences = [small_models.frames(5), small_models.frames(3, seed=1)]
+    assert seed_variance(models[:2], sequences).change == [0.0, 0.0]
+    assert min(seed_variance(models, sequences).divergence) > 0
+    for unlike in (small_models.frame_classifier(labels=("a", "b", "c")), small_models.classifier()):
+        with pytest.raises(DataError, match="different vocabularies or labels"):
+            seed_variance([models[0], unlike], sequences)
+
+
 def test_one_model_or_another_vocabulary_is_refused():
     with pytest.raises(OptionError, match="at least two"):
         seed_variance([small_models.classifier()], TEXTS)

@@ -49,7 +49,7 @@ def adversarial_attention(
     edits: dict[str, Edit] = {name: _Set(logits, name, probe.allowed[name]) for name in logits}
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False), probe.edited(edits):
         for _ in range(steps):
-            output = probe.output(probe.ids.expand(starts, -1))
+            output = probe.output(probe.copies(starts))
             change = total_variation(output, probe.distribution)  # (starts,)
             weights = {name: _weights(logits[name], probe.allowed[name]) for name in logits}
             divergence = _divergence(probe, weights)

@@ -20,7 +20,7 @@ PATH_STEPS = 32  # points of the path integral
 
 
 def gradient_times_input(probe: Probe) -> Tensor:
-    """|x · ∂p/∂x| of each token vector x, for the predicted class, (features,).
+    """|x · ∂p/∂x| of each vector x that the encoder reads, for the predicted class, (features,).
 
     The explaining attention is held fixed, as in Jain & Wallace 2019 (section 4.1): the gradient then says
     how the output depends on a token apart from the influence of the token on the weights.
@@ -52,7 +52,7 @@ def leave_one_out(probe: Probe) -> Tensor:
 def _gradient(probe: Probe, scales: Tensor) -> tuple[Tensor, Tensor]:
     """The token vectors (1, S, width) and ∂p/∂x at each scale, (scales, S, width), in float64."""
     vectors: list[Tensor] = []
-    features = torch.zeros(probe.ids.shape[1] + 1, dtype=torch.bool)  # one more: BOS may be prepended
+    features = torch.zeros(probe.inputs.shape[1] + 1, dtype=torch.bool)  # one more: BOS may be prepended
     features[probe.given.keys] = True
 
     def scale(x: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _gradient(probe: Probe, scales: Tensor) -> tuple[Tensor, Tensor]:
         return scaled
 
     with torch.enable_grad(), _differentiable(), probe.explained.vectors(scale):
-        p = probe.output(probe.ids.expand(len(scales), -1))[:, probe.predicted].sum()
+        p = probe.output(probe.copies(len(scales)))[:, probe.predicted].sum()
         x, scaled = vectors
         (gradient,) = torch.autograd.grad(p, scaled)
     return x[:1].double().cpu(), gradient.double().cpu()

@@ -2,7 +2,8 @@
 
 A perceptron scores each token without context, and the scores are averaged by given weights: uniform ones,
 ones that it learns, or the frozen attention of the model. If the model's attention gives the best classifier,
-its weights tell which tokens matter for the task, not only inside the model.
+its weights tell which tokens matter for the task, not only inside the model. Sequences of numbers have frames
+in place of tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from regard import arguments
-from regard.data.tokenizer import PAD
+from regard.data.frame_encoder import FrameEncoder
+from regard.data.tokenizer import PAD, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.files.progress import Progress, track
 from regard.models.classifier import Classifier
@@ -60,20 +63,30 @@ class DiagnosticResult:
 
 
 class TokenPerceptron(nn.Module):
-    """softmax(W Σ_t a_t tanh(V e_t)): tokens without context, averaged by weights a."""
+    """softmax(W Σ_t a_t tanh(V e_t)): tokens without context, averaged by weights a.
 
-    def __init__(self, vocab: int, labels: int, width: int = WIDTH) -> None:
+    e is the embedding of a token, or a linear map of a frame.
+    """
+
+    def __init__(self, source: Tokenizer, labels: int, width: int = WIDTH) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab, width, padding_idx=PAD)
+        self.embedding = (
+            nn.Linear(len(source), width)
+            if isinstance(source, FrameEncoder)
+            else nn.Embedding(len(source), width, padding_idx=PAD)
+        )
         self.hidden, self.labels = nn.Linear(width, width), nn.Linear(width, labels)
         self.energy = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False))
         self.dropout = nn.Dropout(DROPOUT)
 
-    def forward(self, tokens: Tensor, weights: Tensor | None) -> Tensor:
-        """Tokens and weights (batch, S) → scores (batch, labels). Without weights it computes its own."""
+    def forward(self, tokens: Tensor, inside: Tensor, weights: Tensor | None) -> Tensor:
+        """Tokens (batch, S) or frames (batch, S, channels) → scores (batch, labels).
+
+        `inside` (batch, S) is False at padding. Without weights (batch, S) it computes its own.
+        """
         hidden = torch.tanh(self.hidden(self.dropout(self.embedding(tokens))))  # (batch, S, width)
         if weights is None:
-            energy = self.energy(hidden)[..., 0].masked_fill(tokens == PAD, -torch.inf)
+            energy = self.energy(hidden)[..., 0].masked_fill(~inside, -torch.inf)
             weights = torch.softmax(energy, -1)
         return self.labels(self.dropout((weights[..., None] * hidden).sum(1)))
 
@@ -92,8 +105,8 @@ def diagnostic_mlp(
 
     Args:
         model: a classifier with attention.
-        train: texts and labels to learn from.
-        test: texts and labels to score.
+        train: texts, or sequences of numbers, and labels to learn from.
+        test: texts, or sequences of numbers, and labels to score.
         repeats: trainings with different seeds, per guide.
         epochs: passes over the training texts.
         seed: the first seed.
@@ -108,7 +121,7 @@ def diagnostic_mlp(
     train_texts, test_texts = _Texts.of(model, "train", train), _Texts.of(model, "test", test)
     accuracies: dict[str, list[float]] = {guide: [] for guide in GUIDES}
     total = len(GUIDES) * repeats * epochs * len(train_texts.labels)
-    with track(total, "diagnostic perceptron", "texts") if progress else nullcontext() as bar:
+    with track(total, "diagnostic perceptron", "rows") if progress else nullcontext() as bar:
         for guide in GUIDES:
             for repeat in range(repeats):
                 accuracy = _train(model, train_texts, test_texts, guide, seed + repeat, epochs, bar)
@@ -118,7 +131,8 @@ def diagnostic_mlp(
 
 @dataclass(frozen=True)
 class _Texts:
-    tokens: Tensor  # (texts, S)
+    tokens: Tensor  # (texts, S), or frames (texts, S, channels)
+    inside: Tensor  # (texts, S), False at padding
     weights: dict[str, Tensor | None]  # by guide: (texts, S)
     labels: Tensor  # (texts,)
 
@@ -130,25 +144,27 @@ class _Texts:
         index = {label: i for i, label in enumerate(model.labels)}
         if unknown := set(labels) - set(index):
             raise DataError(f"{name} has the label {min(unknown)!r}, which the model does not know")
-        ids = model.source_tokenizer.encode_batch(truncate(model, texts))
-        attention = token_attention(texts, model)
-        width = max(1, *map(len, ids))
-        tokens, weights = torch.full((len(ids), width), PAD), torch.zeros(len(ids), width)
-        for row, (text_ids, text_weights) in enumerate(zip(ids, attention, strict=True)):
-            length = len(text_ids)
-            tokens[row, :length] = torch.tensor(text_ids, dtype=torch.long)
-            weights[row, :length] = torch.tensor(text_weights[:length])  # without EOS
-        inside = (tokens != PAD).float()
+        source = model.source_tokenizer
+        dtype = torch.float32 if isinstance(source, FrameEncoder) else torch.long
+        ids = [torch.as_tensor(row, dtype=dtype) for row in source.encode_batch(truncate(model, texts))]
+        attention = zip(ids, token_attention(texts, model), strict=True)
+        tokens = pad_sequence(ids, batch_first=True, padding_value=PAD)
+        weights = pad_sequence([torch.tensor(w[: len(row)]) for row, w in attention], True)  # without EOS
+        inside = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in ids])
         uniform = inside / inside.sum(1, keepdim=True).clamp(min=1)
         frozen = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
         guides = {"uniform": uniform, "learned": None, "model": frozen}
-        return cls(tokens, guides, torch.tensor([index[label] for label in labels]))
+        return cls(tokens, inside, guides, torch.tensor([index[label] for label in labels]))
 
-    def batch(self, rows: Tensor, guide: str) -> tuple[Tensor, Tensor | None]:
-        """Tokens and weights of some texts, as wide as the longest of them."""
-        width = max(1, int((self.tokens[rows] != PAD).sum(1).max()))
+    def batch(self, rows: Tensor, guide: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Tokens, where they are, and weights of some texts, as wide as the longest of them."""
+        width = max(1, int(self.inside[rows].sum(1).max()))
         weights = self.weights[guide]
-        return self.tokens[rows, :width], None if weights is None else weights[rows, :width]
+        return (
+            self.tokens[rows, :width],
+            self.inside[rows, :width],
+            None if weights is None else weights[rows, :width],
+        )
 
 
 def _train(
@@ -157,7 +173,7 @@ def _train(
     """Train one perceptron; return its accuracy on the test texts."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        perceptron = TokenPerceptron(len(model.source_tokenizer), len(model.labels))
+        perceptron = TokenPerceptron(model.source_tokenizer, len(model.labels))
         optimizer = torch.optim.Adam(perceptron.parameters(), lr=LEARNING_RATE)
         for _ in range(epochs):
             for rows in torch.randperm(len(train.labels)).split(BATCH):

@@ -1,4 +1,6 @@
-"""The model and the texts of `regard faithfulness`: folders of regard and Hugging Face, corpora, files."""
+"""The model and the texts or sequences of `regard faithfulness`: folders of regard and Hugging Face, corpora,
+files.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.datasets import Split, load_split
+from regard.data.datasets import Split
+from regard.data.frame_encoder import FrameEncoder
+from regard.data.sequence_files import is_sequence_file
 from regard.errors import DataError, FolderError, OptionError
-from regard.evaluation.evaluate import data_section, default_split
-from regard.evaluation.evaluators import EVALUATORS
+from regard.evaluation.evaluate import data_section, default_split, model_split
 from regard.models.folder import load
+from regard.pipelines.input import Reader
+from regard.pipelines.sequence_input import open_sequences
 
 Labelled = tuple[Sequence[str], Sequence[str]]  # texts and their labels
 
@@ -27,16 +32,22 @@ class ExplainedInputs:
     tokenizer: Any = None
 
     def draw(self, data: Sequence[str], split: str | None, limit: int, seed: int) -> list[str]:
-        """At most `limit` texts of a corpus or files, drawn with the seed, in their order."""
+        """At most `limit` texts, or names of sequences, of a corpus or files, drawn with the seed, in their
+        order.
+        """
         if self.tokenizer is not None:
             texts = _lines(data)
+        elif data and isinstance(getattr(self.model, "source_tokenizer", None), FrameEncoder):
+            if split:
+                raise OptionError("--split is a part of the model's own data; leave it out, or --data")
+            texts = _sequences(data)
         else:
             rows = self._split(data_section(self.model.card, data), split)
             texts = rows.targets if self.model.kind == "language-model" else rows.sources
         filled = [at for at, text in enumerate(texts) if text.strip()]
         if not filled:
             raise DataError(
-                "the data have no text with words; name other data with --data, or a text with --text"
+                "the data have nothing to explain; name other data with --data, or a text or file with --text"
             )
         order = np.random.default_rng(seed).permutation(len(filled))[:limit]
         return [texts[filled[at]] for at in sorted(order)]
@@ -52,10 +63,7 @@ class ExplainedInputs:
         return (train.sources, train.targets), (test.sources, test.targets)
 
     def _split(self, section: dict[str, Any], split: str | None) -> Split:
-        task = EVALUATORS[self.model.kind].task
-        source = None if self.model.kind == "language-model" else self.model.source_tokenizer
-        name = split or default_split(section)
-        return load_split({**section, "max_length": None}, name, source, self.model.target_tokenizer, task)
+        return model_split(self.model, section, split or default_split(section))
 
 
 def load_inputs(folder: Path, device: Any) -> ExplainedInputs:
@@ -102,6 +110,15 @@ def _load_huggingface(folder: Path, config: dict[str, Any], device: Any) -> Expl
         reason = " ".join(str(error).split())[:200]
         raise FolderError(f"the Hugging Face model in {folder} cannot be loaded: {reason}") from error
     return ExplainedInputs(model.to(device).eval(), tokenizer)
+
+
+def _sequences(data: Sequence[str]) -> list[str]:
+    """The names of sequences: of arrays, of tables of numbers, and of lists and tables of file names."""
+    names = [name for name in data if is_sequence_file(name)]
+    lists = [Path(name) for name in data if name not in names]
+    sources = [open_sequences(names, None)[0]] if names else []
+    sources += [open_sequences([], lists)[0]] if lists else []
+    return [row.text for source in sources for chunk in Reader(source).chunks() for row in chunk.rows]
 
 
 def _lines(data: Sequence[str]) -> list[str]:

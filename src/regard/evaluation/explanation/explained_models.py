@@ -2,7 +2,8 @@
 
 An explanation ranks the tokens of the text (features); special tokens are not ranked. It explains one output
 distribution: of a classifier the labels, of a tagger the tags of one word, of a translator one target token,
-of a language model the next token.
+of a language model the next token. A model of sequences of numbers reads frames in place of tokens: its text
+is a sequence (a file or an array), its features are the frames.
 """
 
 from __future__ import annotations
@@ -10,27 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard import arguments
 from regard.data.conll_reader import one_word
-from regard.data.tokenizer import BOS, EOS
+from regard.data.frame_encoder import FrameEncoder
+from regard.data.padding import pad_sources
+from regard.data.tokenizer import BOS
 from regard.decoding.attention_weights import kind_of
 from regard.decoding.limits import Limits
 from regard.errors import DataError, OptionError
 from regard.models.classifier import Classifier
 from regard.models.encoder import max_positions
-from regard.models.frames import require_text
 from regard.models.tagger import Tagger
 from regard.pipelines.classify import truncate
 from regard.pipelines.tag import word_splitter
 from regard.pipelines.translate import translate
 from regard.registry import Registry
 
-MAX_TOKENS = 1000  # of a text; what follows is cut off
+MAX_TOKENS = 1000  # tokens of a text, or frames of a sequence; what follows is cut off
 MAX_TARGET = 100  # tokens of a translation
+
+
+class Units(NamedTuple):
+    """What a feature and an input are called in sentences."""
+
+    feature: str
+    input: str
+
+
+TOKENS, FRAMES = Units("token", "text"), Units("frame", "sequence")
 
 
 @dataclass(frozen=True)
@@ -38,16 +51,16 @@ class ExplainedInput:
     """One text as a model reads it, and the output that is explained.
 
     Attributes:
-        ids: the model's input, special tokens included.
-        tokens: the text of each feature.
-        features: the index of each feature in `ids`.
+        inputs: what the model reads: token ids with special tokens, (S,), or frames, (S, channels).
+        tokens: the text of each feature; of a frame its number.
+        features: the index of each feature in `inputs`.
         keys: the index of each feature among the keys of attention.
         row: the query whose attention explains the output, −1 for the last; None: the mean of all queries.
         output: the word whose tag is explained, in taggers.
         prefix: the target tokens that a translator has generated before.
     """
 
-    ids: list[int]
+    inputs: Sequence[Any]
     tokens: list[str]
     features: list[int]
     keys: list[int]
@@ -68,12 +81,32 @@ class ExplainedModel:
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
-        """Encode a text; `rng` chooses the explained output where there are several."""
+    @property
+    def units(self) -> Units:
+        """TOKENS, or FRAMES of a model that reads sequences of numbers."""
+        is_frames = isinstance(getattr(self.model, "source_tokenizer", None), FrameEncoder)
+        return FRAMES if is_frames else TOKENS
+
+    def as_list(self, texts: Any) -> list[Any]:
+        """One text or several as a list; of a model that reads frames, files and arrays."""
+        if self.units == FRAMES:
+            return self.model.source_tokenizer.inputs(texts)[0]
+        return arguments.one_or_more("texts", texts)[0]
+
+    def content(self, text: Any) -> bytes:
+        """What random choices depend on beside the seed: the text or the frames, not the name of a file."""
+        if self.units == FRAMES:
+            return self.model.source_tokenizer.encode(text).tobytes()
+        return text.encode("utf-8", "surrogatepass")
+
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
+        """Encode a text or a sequence; `rng` chooses the explained output where there are several."""
         raise NotImplementedError
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        """Scores of the explained output, (rows, classes), for inputs (rows, S) of equal length."""
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        """Scores of the explained output, (rows, classes), for inputs of equal length: token ids (rows, S) or
+        frames (rows, S, channels).
+        """
         raise NotImplementedError
 
     def class_name(self, index: int) -> str:
@@ -120,11 +153,20 @@ class ExplainedModel:
         return given.row
 
 
-def require_tokens(ids: list[int], text: str) -> list[int]:
-    """The token ids of a text; an error if there are none."""
-    if ids:
+def require_tokens(ids: Any, text: Any) -> Any:
+    """The token ids or frames of a text; an error if there are none."""
+    if len(ids):
         return ids
     raise DataError(f"the text {text[:40]!r} has no tokens, so there is nothing to explain; leave it out")
+
+
+def with_eos(ids: Sequence[Any]) -> Sequence[Any]:
+    """Token ids x1 … xn EOS (S,); frames (S, channels) have no EOS."""
+    return pad_sources([ids])[0][0]
+
+
+def _max_length(encoder: nn.Module) -> int:
+    return min(MAX_TOKENS, max_positions(encoder) or MAX_TOKENS)
 
 
 EXPLAINED: Registry[type[ExplainedModel]] = Registry("kind of model")  # by `model.kind`
@@ -136,15 +178,15 @@ class ExplainedClassifier(ExplainedModel):
 
     model: Classifier
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
-        tokenizer = self.model.source_tokenizer
-        ids = require_tokens(tokenizer.encode(truncate(self.model, [text])[0])[:MAX_TOKENS], text)
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
+        tokenizer, most = self.model.source_tokenizer, _max_length(self.model.encoder)
+        ids = require_tokens(tokenizer.encode(truncate(self.model, [text])[0])[:most], text)
         features = list(range(len(ids)))
         keys = [at + self.model.prepend_bos for at in features]
-        return ExplainedInput([*ids, EOS], tokenizer.tokens(ids), features, keys)
+        return ExplainedInput(with_eos(ids), tokenizer.tokens(ids), features, keys)
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        return self.model(ids)
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        return self.model(inputs)
 
     def choose_attention(self, names: Sequence[str]) -> list[str]:
         pooling = [name for name in names if name.startswith("pooling")]
@@ -155,45 +197,52 @@ class ExplainedClassifier(ExplainedModel):
 class ExplainedTagger(ExplainedModel):
     """The tag of one word, from its tag scores before a CRF: by the attention of the word in the last layer.
 
-    The word is drawn from those with another tag than O, if there are any.
+    The word, or frame, is drawn from those with another tag than O, if there are any.
     """
 
     model: Tagger
     deletes = False
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
         model = self.model
-        words = [one_word(word.text) for word in word_splitter(model)(text)][: self._max_words()]
-        line = next(model.split_words(words)) if words else ""
-        ids = [*require_tokens(model.source_tokenizer.encode(line), text), EOS]
-        tensor, lengths = torch.tensor([ids]), torch.tensor([len(ids)])
+        ids, pieces = self._encode(text)
+        inputs = with_eos(ids)
+        tensor, lengths = torch.as_tensor(inputs)[None], torch.tensor([len(inputs)])
         tokens, _, counts = model.read(tensor, lengths)
-        first = list(range(int(counts[0])))  # the position that scores each word
-        pieces = line.split(" ")[: len(first)]
+        first = list(range(int(counts[0])))  # the position that scores each word or frame
+        pieces = pieces[: len(first)]
         if model.subwords:
             first = model._first_tokens(tokens)[0].nonzero().flatten().tolist()
-            pieces = model.source_tokenizer.tokens(ids[:-1])
+            pieces = model.source_tokenizer.tokens(ids)
         output = self._draw_word(tensor.to(model.device), lengths, len(first), rng)
         offset, features = int(model.subwords and model.prepend_bos), list(range(len(pieces)))
         keys = [at + offset for at in features]
-        return ExplainedInput(ids, pieces, features, keys, row=first[output] + offset, output=output)
+        return ExplainedInput(inputs, pieces, features, keys, row=first[output] + offset, output=output)
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        return self._tag_scores(ids, torch.full((len(ids),), ids.shape[1]))[:, given.output]
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        return self._tag_scores(inputs, torch.full((len(inputs),), inputs.shape[1]))[:, given.output]
 
     def class_name(self, index: int) -> str:
         return self.model.tags[index]
 
-    def _tag_scores(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        words, characters, counts = self.model.read(ids, lengths.to(ids.device))
+    def _encode(self, text: Any) -> tuple[Sequence[Any], list[str]]:
+        """The token ids of a text and its words, or the frames of a sequence and their numbers."""
+        model, most = self.model, _max_length(self.model.encoder)
+        tokenizer = model.source_tokenizer
+        if self.units == FRAMES:
+            frames = tokenizer.encode(text)[:most]
+            return frames, tokenizer.tokens(frames)
+        words = [one_word(word.text) for word in word_splitter(model)(text)][:most]
+        line = next(model.split_words(words)) if words else ""
+        return require_tokens(tokenizer.encode(line), text), tokenizer.split_words(line)
+
+    def _tag_scores(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        words, characters, counts = self.model.read(inputs, lengths.to(inputs.device))
         return self.model(words, characters, counts)
 
-    def _max_words(self) -> int:
-        return min(MAX_TOKENS, max_positions(self.model.encoder) or MAX_TOKENS)
-
     @torch.no_grad()
-    def _draw_word(self, ids: Tensor, lengths: Tensor, words: int, rng: torch.Generator) -> int:
-        tags = self._tag_scores(ids, lengths)[0, :words].argmax(-1).tolist()
+    def _draw_word(self, inputs: Tensor, lengths: Tensor, words: int, rng: torch.Generator) -> int:
+        tags = self._tag_scores(inputs, lengths)[0, :words].argmax(-1).tolist()
         entities = [at for at, tag in enumerate(tags) if self.model.tags[tag] != "O"] or list(range(words))
         return entities[int(torch.randint(len(entities), (), generator=rng))]
 
@@ -202,7 +251,7 @@ class ExplainedTagger(ExplainedModel):
 class ExplainedTranslator(ExplainedModel):
     """One token of the greedy translation, given those before: by its cross-attention in the last layer."""
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
         model = self.model
         most = (max_positions(model.encoder) or MAX_TOKENS) - 1
         ids = require_tokens(model.source_tokenizer.encode(text)[:most], text)
@@ -212,11 +261,12 @@ class ExplainedTranslator(ExplainedModel):
         )
         step = int(torch.randint(len(output) + 1, (), generator=rng))  # one more: the end of the sentence
         features = list(range(len(ids)))
-        return ExplainedInput([*ids, EOS], tokens, features, features, row=-1, prefix=[BOS, *output[:step]])
+        prefix = [BOS, *output[:step]]
+        return ExplainedInput(with_eos(ids), tokens, features, features, row=-1, prefix=prefix)
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        target = torch.tensor([given.prefix], device=ids.device).expand(len(ids), -1)
-        return self.model(ids, target)[:, -1]
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        target = torch.tensor([given.prefix], device=inputs.device).expand(len(inputs), -1)
+        return self.model(inputs, target)[:, -1]
 
     def class_name(self, index: int) -> str:
         return self.model.target_tokenizer.tokens([index])[0]
@@ -232,15 +282,15 @@ class ExplainedTranslator(ExplainedModel):
 class ExplainedLanguageModel(ExplainedModel):
     """The token after a text: by the last row of the last self-attention."""
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
         most = (max_positions(self.model.decoder) or MAX_TOKENS) - 1
         ids = require_tokens(self.model.target_tokenizer.encode(text)[-most:], text)
         tokens = self.model.target_tokenizer.tokens(ids)
         features = [at + 1 for at in range(len(ids))]
         return ExplainedInput([BOS, *ids], tokens, features, features, row=-1)
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        return self.model(ids)[:, -1]
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        return self.model(inputs)[:, -1]
 
     def class_name(self, index: int) -> str:
         return self.model.target_tokenizer.tokens([index])[0]
@@ -278,7 +328,7 @@ class ExplainedTransformers(ExplainedModel):
         self.translates = bool(getattr(model.config, "is_encoder_decoder", False)) and generates
         self.deletes = not self.by_token
 
-    def read(self, text: str, rng: torch.Generator) -> ExplainedInput:
+    def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
         most = min(getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS, MAX_TOKENS)
         ids = list(self.tokenizer(text, truncation=True, max_length=most)["input_ids"])
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
@@ -291,12 +341,12 @@ class ExplainedTransformers(ExplainedModel):
         row = features[int(torch.randint(len(features), (), generator=rng))] if self.by_token else None
         return ExplainedInput(ids, tokens, features, features, row=row)
 
-    def scores(self, given: ExplainedInput, ids: Tensor) -> Tensor:
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    def scores(self, given: ExplainedInput, inputs: Tensor) -> Tensor:
+        named = {"input_ids": inputs, "attention_mask": torch.ones_like(inputs)}
         if self.translates:
-            prefix = torch.tensor([given.prefix], device=ids.device)
-            inputs["decoder_input_ids"] = prefix.expand(len(ids), -1)
-        logits = self.model(**inputs).logits
+            prefix = torch.tensor([given.prefix], device=inputs.device)
+            named["decoder_input_ids"] = prefix.expand(len(inputs), -1)
+        logits = self.model(**named).logits
         if logits.ndim == 2:
             return logits
         return logits[:, given.row if self.by_token and given.row is not None else -1]
@@ -359,7 +409,6 @@ def explained_model(model: Any, tokenizer: Any = None) -> ExplainedModel:
     if isinstance(kind, str) and kind in EXPLAINED:
         if getattr(model, "target_tokenizer", None) is None:
             raise OptionError("faithfulness takes a model with its tokenizers, as regard.load returns it")
-        require_text(model, "faithfulness")
         return EXPLAINED[kind](model)
     if isinstance(kind, str) and isinstance(getattr(model, "what", None), str):
         raise OptionError(f"faithfulness is for {', '.join(EXPLAINED)} models, and this is {model.what}")

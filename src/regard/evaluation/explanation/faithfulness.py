@@ -1,4 +1,4 @@
-"""`faithfulness`: measure on many texts whether a model's attention explains its outputs."""
+"""`faithfulness`: measure on many texts or sequences whether a model's attention explains its outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from regard import arguments
 from regard.errors import DataError, OptionError
 from regard.evaluation.explanation.comparisons import Mean
-from regard.evaluation.explanation.explained_models import ExplainedModel, explained_model
+from regard.evaluation.explanation.explained_models import TOKENS, ExplainedModel, Units, explained_model
 from regard.evaluation.explanation.measures import MEASURES, METRICS, MeasureOptions
 from regard.evaluation.explanation.probe import Probe
 from regard.files.progress import track
@@ -23,11 +23,11 @@ from regard.models.folder import load
 
 @dataclass(frozen=True)
 class ExplainedText:
-    """The metrics of one text.
+    """The metrics of one text, or of one sequence of numbers.
 
     Attributes:
-        text: the text.
-        tokens: its tokens.
+        text: the text; of a sequence the name of its file, or its size if it was given as an array.
+        tokens: its tokens; of a sequence the numbers of its frames, from 0.
         prediction: the label, tag or token that is explained.
         probability: its probability.
         attention: the attention to each token.
@@ -48,11 +48,15 @@ class ExplainedText:
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON; None for metrics that are not defined."""
         record = asdict(self)
-        record["metrics"] = {name: None if math.isnan(x) else x for name, x in self.metrics.items()}
-        record["curves"] = {
-            name: [None if math.isnan(x) else x for x in curve] for name, curve in self.curves.items()
-        }
+        record["metrics"] = {name: _defined(x) for name, x in self.metrics.items()}
+        for part in ("scores", "curves"):
+            record[part] = {name: list(map(_defined, values)) for name, values in record[part].items()}
         return record
+
+
+def _defined(value: float) -> float | None:
+    """None in place of NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,14 @@ class FaithfulnessResult:
         attention: the names of the attention that is taken as the explanation.
         options: the options of the measures.
         seed: the seed.
+        units: tokens of texts, or frames of sequences.
     """
 
     examples: list[ExplainedText]
     attention: list[str]
     options: MeasureOptions
     seed: int
+    units: Units = TOKENS
 
     @cached_property
     def means(self) -> dict[str, Mean]:
@@ -91,12 +97,12 @@ class FaithfulnessResult:
         }
 
     def __str__(self) -> str:
-        lines = [f"attention: {', '.join(self.attention)}; {len(self.examples)} texts", ""]
+        lines = [f"attention: {', '.join(self.attention)}; {len(self.examples)} {self.units.input}s", ""]
         for name, mean in self.means.items():
             metric = METRICS[name]
-            lines.append(f"{metric.title:<40} {value_and_interval(mean)}")
+            lines.append(f"{metric.title:<40} {value_and_interval(mean, self.units)}")
             if mean.value is not None:
-                lines.append(f"    {metric.say(mean.value)} ({metric.scale})")
+                lines.append(f"    {metric.say(mean.value, self.units)} ({metric.scale})")
         return "\n".join(lines)
 
     def report(self, path: str | Path, title: str = "Faithfulness of attention") -> Path:
@@ -106,17 +112,17 @@ class FaithfulnessResult:
         return write_report(self, Path(path), title)
 
 
-def value_and_interval(mean: Mean) -> str:
+def value_and_interval(mean: Mean, units: Units = TOKENS) -> str:
     """0.345 [0.312, 0.377], as tables show a mean."""
     if mean.value is None:
-        return "not defined for any text"
+        return f"not defined for any {units.input}"
     interval = "" if mean.low is None else f" [{mean.low:6.3f}, {mean.high:6.3f}]"
     return f"{mean.value:6.3f}{interval}"
 
 
 def explain_text(
     model: ExplainedModel,
-    text: str,
+    text: Any,
     measures: Iterable[str] | None = None,
     *,
     attention: str | None = None,
@@ -137,7 +143,7 @@ def explain_text(
         scores |= measured.scores
         curves |= measured.curves
     explained = ExplainedText(
-        text,
+        text if isinstance(text, str) else model.model.source_tokenizer.decode(probe.given.inputs),
         probe.tokens,
         model.class_name(probe.predicted),
         float(probe.distribution[probe.predicted]),
@@ -151,7 +157,7 @@ def explain_text(
 
 def faithfulness(
     model: Any,
-    texts: str | Sequence[str],
+    texts: Any,
     *,
     tokenizer: Any = None,
     attention: str | None = None,
@@ -171,7 +177,8 @@ def faithfulness(
     Args:
         model: a classifier, tagger, translator or language model, its folder, or a Hugging Face model loaded
             with attn_implementation="regard" (or "sdpa").
-        texts: a text or several. A text without tokens is an error.
+        texts: a text or several. A text without tokens is an error. A model of sequences of numbers takes
+            files (.npy, .csv) or arrays (frames, channels) instead; frames are then ranked like tokens.
         tokenizer: the tokenizer of a Hugging Face model.
         attention: a name or glob pattern as in `regard.watch`, to take other attention as the explanation.
             By default: attention pooling or the last encoder layer of a classifier, the last layer of a
@@ -185,7 +192,7 @@ def faithfulness(
     if isinstance(model, str | os.PathLike):
         model = load(Path(model))
     explained = explained_model(model, tokenizer)
-    given = [texts] if isinstance(texts, str) else arguments.string_list("texts", texts)
+    given, units = explained.as_list(texts), explained.units
     arguments.integer("seed", seed, 0)
     if attention is not None and not isinstance(attention, str):
         raise OptionError(f"attention must be a name or a glob pattern, got {arguments.quoted(attention)}")
@@ -193,10 +200,10 @@ def faithfulness(
         raise OptionError(f"options must be MeasureOptions, got {arguments.quoted(options)}")
     names = _check_measures(measures)
     if not given:
-        raise DataError("there are no texts to measure; give at least one")
+        raise DataError(f"there are no {units.input}s to measure; give at least one")
     examples: list[ExplainedText] = []
     used: dict[str, None] = {}
-    with track(len(given), "measuring", "texts") if progress else nullcontext() as bar:
+    with track(len(given), "measuring", f"{units.input}s") if progress else nullcontext() as bar:
         for text in given:
             example, attentions = explain_text(
                 explained, text, names, attention=attention, options=options, seed=seed
@@ -205,7 +212,7 @@ def faithfulness(
             used |= dict.fromkeys(attentions)
             if bar is not None:
                 bar.advance()
-    return FaithfulnessResult(examples, list(used), options or MeasureOptions(), seed)
+    return FaithfulnessResult(examples, list(used), options or MeasureOptions(), seed, units)
 
 
 def _check_measures(measures: Sequence[str] | None) -> list[str]:

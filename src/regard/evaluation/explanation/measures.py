@@ -20,11 +20,12 @@ from regard.evaluation.explanation.attributions import (
 )
 from regard.evaluation.explanation.comparisons import kendall_tau, total_variation
 from regard.evaluation.explanation.erasure import SHARES, erasure, flip_share, flips, mean_defined
+from regard.evaluation.explanation.explained_models import TOKENS, Units
 from regard.evaluation.explanation.probe import Probe
 from regard.evaluation.explanation.rollout import attention_flow, attention_rollout
 from regard.registry import Registry
 
-FLOW_TOKENS = 64  # maximum flow takes seconds for longer texts
+FLOW_TOKENS = 64  # tokens or frames; maximum flow takes seconds for more
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Metric:
 
     Attributes:
         title: the name in tables.
-        sentence: one sentence with {value} or {percent}.
+        sentence: one sentence with {value} or {percent}; {feature} is "token" or "frame", {input} is "text"
+            or "sequence".
         scale: what its extreme values mean.
     """
 
@@ -76,9 +78,9 @@ class Metric:
     sentence: str
     scale: str
 
-    def say(self, value: float) -> str:
+    def say(self, value: float, units: Units = TOKENS) -> str:
         """The sentence for a value."""
-        return self.sentence.format(value=f"{value:.2f}", percent=f"{value:.0%}")
+        return self.sentence.format(value=f"{value:.2f}", percent=f"{value:.0%}", **units._asdict())
 
 
 Measure = Callable[[Probe, MeasureOptions], Measured]
@@ -111,7 +113,8 @@ def _random_scores(probe: Probe) -> Tensor:
 for _name, _title in TITLES.items():
     METRICS[f"tau_{_name}"] = Metric(
         f"τ with {_title}",
-        f"Ranked by attention and by {_title}, the tokens of a text agree with Kendall's τ = {{value}}.",
+        f"Ranked by attention and by {_title}, the {{feature}}s of a {{input}} agree with Kendall's τ = "
+        "{value}.",
         TAU,
     )
 
@@ -135,7 +138,9 @@ METRICS["change_permuted"] = Metric(
     CHANGE,
 )
 METRICS["max_weight"] = Metric(
-    "largest weight", "The largest attention weight on a token of a text is {value}.", "1: all attention"
+    "largest weight",
+    "The largest attention weight on a {feature} of a {input} is {value}.",
+    "1: all attention",
 )
 
 
@@ -151,7 +156,7 @@ def permuted(probe: Probe, options: MeasureOptions) -> Measured:
 
 METRICS["change_uniform"] = Metric(
     "change by uniform attention",
-    "With equal attention to all tokens, the output changes by {value} (total variation).",
+    "With equal attention to all {feature}s, the output changes by {value} (total variation).",
     CHANGE,
 )
 
@@ -188,14 +193,14 @@ def adversary(probe: Probe, options: MeasureOptions) -> Measured:
 
 
 for _kind, _fall in {
-    "comprehensiveness": "Without the first tokens by {by}, the decision's probability falls by {{value}}",
-    "sufficiency": "With the first tokens by {by} alone, the decision's probability falls by {{value}}",
+    "comprehensiveness": "Without the first {{feature}}s by {by}, the decision's probability falls by",
+    "sufficiency": "With the first {{feature}}s by {by} alone, the decision's probability falls by",
 }.items():
     for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random order"}.items():
         METRICS[_kind + _suffix] = Metric(
             f"{_kind} of {_by}",
-            _fall.format(by=_by) + " (mean over the shares of tokens).",
-            "larger: these tokens were needed" if _kind[0] == "c" else "smaller: these tokens are enough",
+            _fall.format(by=_by) + " {value} (mean over the shares).",
+            "larger: they were needed" if _kind[0] == "c" else "smaller: they are enough",
         )
 
 
@@ -224,7 +229,7 @@ METRICS["flip_top"] = Metric(
 )
 METRICS["flip_random"] = Metric(
     "flips without a random weight",
-    "Without the weight of a token at random, {percent} of the decisions change.",
+    "Without the weight of a {feature} at random, {percent} of the decisions change.",
     "0: none; 1: all",
 )
 for _suffix, _by, _first in (
@@ -271,7 +276,7 @@ def weight_gradient(probe: Probe) -> Tensor:
 
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         with probe.edited({name: use(name) for name in probe.weights}):
-            p = probe.output(probe.ids)[0, probe.predicted]
+            p = probe.output(probe.inputs)[0, probe.predicted]
         gradients = torch.autograd.grad(p, list(given.values()))
     products = [w.detach() * g for w, g in zip(given.values(), gradients, strict=True)]  # (1, heads, Tq, Tk)
     total = torch.stack([product.double().sum((0, 1, 2)) for product in products]).sum(0)
@@ -282,7 +287,8 @@ for _name, _title in {"rollout": "attention rollout", "flow": "attention flow"}.
     for _other in ("gradient", "leave_one_out"):
         METRICS[f"tau_{_name}_{_other}"] = Metric(
             f"τ of {_name} with {TITLES[_other]}",
-            f"Ranked by {_title} and by {TITLES[_other]}, the tokens agree with Kendall's τ = {{value}}.",
+            f"Ranked by {_title} and by {TITLES[_other]}, the {{feature}}s agree with Kendall's τ = "
+            "{value}.",
             TAU,
         )
 
@@ -306,7 +312,7 @@ def rollout(probe: Probe, options: MeasureOptions) -> Measured:
 
 @MEASURES.add("flow")
 def flow(probe: Probe, options: MeasureOptions) -> Measured:
-    """Attention flow (Abnar & Zuidema 2020) as the explanation, for texts up to FLOW_TOKENS tokens."""
+    """Attention flow (Abnar & Zuidema 2020) as the explanation, for texts of up to FLOW_TOKENS tokens."""
     if not probe.layers or probe.count > FLOW_TOKENS:
         return Measured()
     return _through_layers(probe, "flow", attention_flow, ("gradient", "leave_one_out"))

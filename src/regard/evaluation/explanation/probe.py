@@ -7,7 +7,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +56,7 @@ class Probe:
     """One text and a model: its output, its attention, and the output after changes of either.
 
     Attributes:
+        inputs: what the model reads, token ids (1, S) or frames (1, S, channels).
         tokens: the text of each feature.
         distribution: p of the explained output, (classes,), float64.
         predicted: the most likely class.
@@ -67,7 +70,7 @@ class Probe:
     def __init__(
         self,
         explained: ExplainedModel,
-        text: str,
+        text: Any,
         *,
         seed: int = 0,
         attention: str | None = None,
@@ -75,12 +78,13 @@ class Probe:
     ) -> None:
         self.explained, self.text = explained, text
         # The metrics of a text do not depend on the other texts.
-        self.seed = zlib.crc32(f"{seed} {text}".encode("utf-8", "surrogatepass")) >> 1
+        self.seed = zlib.crc32(f"{seed} ".encode() + explained.content(text)) >> 1
         self._cache: dict[str, Tensor] = {}
         with evaluation_mode(explained.model):
             self.given = explained.read(text, self.generator("output")) if given is None else given
             self.tokens = self.given.tokens
-            self.ids = torch.tensor([self.given.ids], device=next(explained.model.parameters()).device)
+            device = next(explained.model.parameters()).device
+            self.inputs = torch.as_tensor(np.asarray(self.given.inputs), device=device)[None]
             self._record(attention)
 
     def generator(self, purpose: str) -> torch.Generator:
@@ -91,7 +95,7 @@ class Probe:
     def _record(self, pattern: str | None) -> None:
         """Run the text once and keep its output and attention."""
         with watch(self.explained.model) as seen:
-            scores = self.explained.scores(self.given, self.ids)
+            scores = self.explained.scores(self.given, self.inputs)
         self.distribution = torch.softmax(scores[0].double(), -1)
         if len(self.distribution) < 2:
             raise OptionError(
@@ -106,7 +110,7 @@ class Probe:
         self.weights = {name: seen[name].weights(batch=0).double()[:, select] for name in names}
         self.allowed = {name: visible_pairs(seen[name].call)[0][:, select] for name in names}
         size = sum(math.prod(seen[name].shape[1:]) for name in names)  # heads × Tq × Tk
-        self.batch = max(1, min(BATCH_WEIGHTS // size, BATCH_TOKENS // self.ids.shape[1]))
+        self.batch = max(1, min(BATCH_WEIGHTS // size, BATCH_TOKENS // self.inputs.shape[1]))
         below = self.explained.self_attention(list(seen))
         self.layers = [seen[name].weights(batch=0).double().mean(0) for name in below]
         self.top = self._top(names)
@@ -131,8 +135,8 @@ class Probe:
             return torch.stack(pooling).mean(0)
         queries = self.layers[-1].shape[0] if self.layers else 1
         if self.row is None:
-            return torch.full((queries,), 1 / queries, dtype=torch.float64, device=self.ids.device)
-        return torch.eye(queries, dtype=torch.float64, device=self.ids.device)[self.row]
+            return torch.full((queries,), 1 / queries, dtype=torch.float64, device=self.inputs.device)
+        return torch.eye(queries, dtype=torch.float64, device=self.inputs.device)[self.row]
 
     @property
     def count(self) -> int:
@@ -151,9 +155,13 @@ class Probe:
             self._cache[name] = compute(self)
         return self._cache[name]
 
-    def output(self, ids: Tensor) -> Tensor:
+    def output(self, inputs: Tensor) -> Tensor:
         """Distributions of the explained output, (rows, classes), with gradient."""
-        return torch.softmax(self.explained.scores(self.given, ids).double(), -1)
+        return torch.softmax(self.explained.scores(self.given, inputs).double(), -1)
+
+    def copies(self, count: int) -> Tensor:
+        """`count` rows of the inputs."""
+        return self.inputs.expand(count, *self.inputs.shape[1:])
 
     @torch.no_grad()
     def without(self, removed: Sequence[Sequence[int]]) -> Tensor:
@@ -161,20 +169,21 @@ class Probe:
         out = torch.full((len(removed), len(self.distribution)), torch.nan, dtype=torch.float64)
         with evaluation_mode(self.explained.model):
             if not self.explained.deletes:
-                for rows in _chunks(range(len(removed)), self.ids.shape[1]):
+                for rows in _chunks(range(len(removed)), self.inputs.shape[1]):
                     out[rows] = self._zeroed([removed[row] for row in rows]).cpu()
                 return out
-            kept = [self._kept_ids(set(features)) for features in removed]
-            for length in sorted({len(ids) for ids in kept} - {0}):  # equal lengths need no padding
-                equal = [row for row, ids in enumerate(kept) if len(ids) == length]
+            kept = [self._kept(set(features)) for features in removed]
+            for length in sorted({len(positions) for positions in kept} - {0}):  # equal: no padding
+                equal = [row for row, positions in enumerate(kept) if len(positions) == length]
                 for rows in _chunks(equal, length):
-                    ids = torch.tensor([kept[row] for row in rows], device=self.ids.device)
-                    out[rows] = self.output(ids).cpu()
+                    positions = torch.tensor([kept[row] for row in rows], device=self.inputs.device)
+                    out[rows] = self.output(self.inputs[0, positions]).cpu()
         return out
 
-    def _kept_ids(self, removed: set[int]) -> list[int]:
+    def _kept(self, removed: set[int]) -> list[int]:
+        """The positions of the input that stay."""
         dropped = {self.given.features[at] for at in removed}
-        return [token for at, token in enumerate(self.given.ids) if at not in dropped]
+        return [at for at in range(self.inputs.shape[1]) if at not in dropped]
 
     def _zeroed(self, removed: Sequence[Sequence[int]]) -> Tensor:
         """Distributions with zero vectors in place of these features."""
@@ -186,7 +195,7 @@ class Probe:
             return x * keep
 
         with self.explained.vectors(zero):
-            return self.output(self.ids.expand(len(removed), -1))
+            return self.output(self.copies(len(removed)))
 
     @contextmanager
     def edited(self, edits: dict[str, Edit]) -> Iterator[None]:
@@ -199,7 +208,7 @@ class Probe:
     def under(self, edit: Edit, copies: int = 1) -> Tensor:
         """Distributions of `copies` of the text with edited attention, (copies, classes)."""
         with self.edited(dict.fromkeys(self.weights, edit)):
-            return self.output(self.ids.expand(copies, -1)).cpu()
+            return self.output(self.copies(copies)).cpu()
 
 
 def _chunks(rows: Sequence[int], length: int) -> Iterator[list[int]]:

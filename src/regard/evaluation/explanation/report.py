@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from regard.errors import OptionError
 from regard.evaluation.explanation.comparisons import Mean
+from regard.evaluation.explanation.explained_models import TOKENS, Units
 from regard.evaluation.explanation.measures import METRICS
 from regard.evaluation.explanation.svg_plots import histogram, lines, scatter
 from regard.files.atomic import write_file
@@ -58,33 +59,36 @@ def check_folder(path: Path) -> None:
 
 def page(result: FaithfulnessResult, title: str, notes: Sequence[str] = ()) -> str:
     """The page as HTML."""
-    texts = "".join(map(_tokens, result.examples[:MAX_TEXTS]))
+    units = result.units
+    texts = "".join(_tokens(example, units) for example in result.examples[:MAX_TEXTS])
     more = len(result.examples) - MAX_TEXTS
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(title)}</h1>"
-        f"<p>Is attention explanation? {len(result.examples)} texts; the explanation is the attention of "
-        f"{escape(', '.join(result.attention))}; seed {result.seed}. Intervals are 95 % bootstrap intervals "
-        "of the mean.</p>"
+        f"<p>Is attention explanation? {len(result.examples)} {units.input}s; the explanation is the "
+        f"attention of {escape(', '.join(result.attention))}; seed {result.seed}. Intervals are 95 % "
+        "bootstrap intervals of the mean.</p>"
         f"<table><tr><th>metric</th><th>mean</th><th>interval</th><th>what it says</th></tr>"
-        f"{''.join(_row(name, mean) for name, mean in result.means.items())}</table>"
+        f"{''.join(_row(name, mean, units) for name, mean in result.means.items())}</table>"
         f"{''.join(f'<p>{escape(note)}</p>' for note in notes)}"
         f'<h2>Plots</h2><div class="plots">{"".join(_plots(result))}</div>'
-        "<h2>Texts</h2><p>Darker tokens have larger scores; each row is scaled to its own largest score.</p>"
-        f"{texts}{f'<p>… and {more} more texts.</p>' if more > 0 else ''}"
+        f"<h2>{units.input.capitalize()}s</h2>"
+        f"<p>Darker {units.feature}s have larger scores; each row is scaled to its own largest score.</p>"
+        f"{texts}{f'<p>… and {more} more {units.input}s.</p>' if more > 0 else ''}"
         "</body></html>\n"
     )
 
 
-def _row(name: str, mean: Mean) -> str:
+def _row(name: str, mean: Mean, units: Units) -> str:
     metric = METRICS[name]
     if mean.value is None:
         return (
-            f"<tr><td>{escape(metric.title)}</td><td>–</td><td>–</td><td>Not defined for any text.</td></tr>"
+            f"<tr><td>{escape(metric.title)}</td><td>–</td><td>–</td>"
+            f"<td>Not defined for any {units.input}.</td></tr>"
         )
     interval = "–" if mean.low is None else f"[{mean.low:.3f}, {mean.high:.3f}]"
-    says = f"{escape(metric.say(mean.value))} <small>{escape(metric.scale)}</small>"
+    says = f"{escape(metric.say(mean.value, units))} <small>{escape(metric.scale)}</small>"
     return (
         f'<tr><td>{escape(metric.title)}</td><td class="number">{mean.value:.3f}</td>'
         f'<td class="number">{interval}</td><td>{says}</td></tr>'
@@ -97,8 +101,9 @@ def _values(result: FaithfulnessResult, name: str) -> list[float]:
 
 
 def _plots(result: FaithfulnessResult) -> list[str]:
+    count = f"{result.units.input}s"
     plots = [
-        histogram(values, METRICS[name].title, "Kendall's τ-b", (-1, 1))
+        histogram(values, METRICS[name].title, ("Kendall's τ-b", count), (-1, 1))
         for name in ("tau_gradient", "tau_integrated_gradients", "tau_leave_one_out")
         if (values := _values(result, name))
     ]
@@ -111,7 +116,8 @@ def _plots(result: FaithfulnessResult) -> list[str]:
         labels = ("largest attention weight", "output change")
         plots.append(scatter(points, "Permuted attention", labels, ((0, 1), (0, 1))))
     if values := _values(result, "adversarial_divergence"):
-        plots.append(histogram(values, "Adversarial attention", "Jensen–Shannon divergence", (0, 0.7), 14))
+        labels = ("Jensen–Shannon divergence", count)
+        plots.append(histogram(values, "Adversarial attention", labels, (0, 0.7), 14))
     plots += [_curves(result, name) for name in ("comprehensiveness", "sufficiency") if _has(result, name)]
     return plots
 
@@ -135,10 +141,11 @@ def _curves(result: FaithfulnessResult, name: str) -> str:
     low, high = min(0.0, *heights) - 0.02, max(0.1, *heights)
     up = (low, high + 0.4 * (high - low))  # room for the legend
     across = (0.0, max(0.1, *result.options.shares))
-    return lines(series, name.capitalize(), ("share of the tokens", "fall of probability"), (across, up))
+    labels = (f"share of the {result.units.feature}s", "fall of probability")
+    return lines(series, name.capitalize(), labels, (across, up))
 
 
-def _tokens(example: ExplainedText) -> str:
+def _tokens(example: ExplainedText, units: Units) -> str:
     rows = []
     for name, title in ROWS.items():
         scores = example.attention if name == "attention" else example.scores.get(name)
@@ -151,6 +158,8 @@ def _tokens(example: ExplainedText) -> str:
             for token, s in zip(example.tokens, scores, strict=True)
         )
         rows.append(f'<div class="tokens"><span class="name">{escape(title)}</span>{spans}</div>')
+    file = "" if units == TOKENS else f" · {escape(example.text)}"  # numbers of frames do not name a sequence
     return (
-        f"<h3>{escape(example.prediction)} <small>p = {example.probability:.3f}</small></h3>{''.join(rows)}"
+        f"<h3>{escape(example.prediction)} <small>p = {example.probability:.3f}{file}</small></h3>"
+        f"{''.join(rows)}"
     )

@@ -14,6 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard import arguments
 from regard.errors import DataError, OptionError
 from regard.evaluation.explanation.comparisons import Mean, jensen_shannon, kendall_tau, total_variation
@@ -24,9 +26,11 @@ from regard.models.folder import load
 
 SENTENCES = {
     "divergence": "Attention of two seeds differs by {value} (Jensen–Shannon divergence, at most 0.69).",
-    "tau": "Two seeds rank the tokens of a text with Kendall's τ = {value}.",
+    "tau": "The rankings by attention of two seeds agree with Kendall's τ = {value}.",
     "change": "The outputs of two seeds differ by {value} (total variation).",
 }
+
+DIFFERENT = "the models have different vocabularies or labels; give models of one recipe"
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class SeedVariance:
 
 def seed_variance(
     models: Sequence[Any],
-    texts: str | Sequence[str],
+    texts: Any,
     *,
     tokenizer: Any = None,
     attention: str | None = None,
@@ -75,7 +79,7 @@ def seed_variance(
 
     Args:
         models: at least two models or folders, with equal tokenizers.
-        texts: the texts to explain; this and all below as for `regard.evaluation.faithfulness`.
+        texts: the texts or sequences to explain; this and all below as for `regard.evaluation.faithfulness`.
         tokenizer: for Hugging Face models.
         attention: name of the attention to compare.
         seed: of the random choices.
@@ -86,20 +90,21 @@ def seed_variance(
         raise OptionError(f"seed_variance compares at least two models, got {len(given)}")
     loaded = [load(Path(m)) if isinstance(m, str | os.PathLike) else m for m in given]
     explained = [explained_model(model, tokenizer) for model in loaded]
-    rows = [texts] if isinstance(texts, str) else arguments.string_list("texts", texts)
+    rows, unit = explained[0].as_list(texts), f"{explained[0].units.input}s"
     result = SeedVariance([], [], [], len(explained))
-    with track(len(rows), "comparing seeds", "texts") if progress else nullcontext() as bar:
+    with track(len(rows), "comparing seeds", unit) if progress else nullcontext() as bar:
         for text in rows:
             first = Probe(explained[0], text, seed=seed, attention=attention)
             # All explain the same output: the word or target token that the first one draws.
             probes = [first]
             for other in explained[1:]:
+                if other.units != explained[0].units or not np.array_equal(
+                    other.read(text, first.generator("output")).inputs, first.given.inputs
+                ):
+                    raise DataError(DIFFERENT)
                 probes.append(Probe(other, text, seed=seed, attention=attention, given=first.given))
-                same = other.read(text, first.generator("output")).ids == first.given.ids
-                if not same or len(probes[-1].distribution) != len(first.distribution):
-                    raise DataError(
-                        "the models have different vocabularies or labels; give models of one recipe"
-                    )
+                if len(probes[-1].distribution) != len(first.distribution):
+                    raise DataError(DIFFERENT)
             _compare(result, probes)
             if bar is not None:
                 bar.advance()

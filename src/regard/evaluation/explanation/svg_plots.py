@@ -14,13 +14,15 @@ Span = tuple[float, float]
 Scale = Callable[[float], float]
 
 
-def histogram(values: Sequence[float], title: str, label: str, span: Span, bins: int = 20) -> str:
+def histogram(
+    values: Sequence[float], title: str, labels: tuple[str, str], span: Span, bins: int = 20
+) -> str:
     """How many values lie in each of equal bins of the span; values outside go to the outer bins."""
     counts = [0] * bins
     for value in values:
         share = (value - span[0]) / (span[1] - span[0])
         counts[min(bins - 1, max(0, int(share * bins)))] += 1
-    canvas, x, y = _axes(title, (label, "texts"), (span, (0, max(1, *counts))))
+    canvas, x, y = _axes(title, labels, (span, (0, max(1, *counts))))
     width = (span[1] - span[0]) / bins
     for i, count in enumerate(counts):
         if count:
