@@ -158,15 +158,14 @@ for index, words in align_words(list(EXAMPLES), list(EXAMPLES.values()), model):
 # annotators aligned by hand (Och and Ney). Links are mutual: both words are each other's strongest.
 
 # %%
-log = read_log("progression-tatoeba", "python -m benchmarks.progression")
+EUROPARL = "python -m benchmarks.progression --corpus europarl --size full --steps 4000 --jobs 6"
+log = read_log("progression-europarl", EUROPARL)
 if log:
     aer = {"the diagonal": log["diagonal"]["aer"]}
     aer |= {m["title"]: m["alignment"]["aer"] for m in log["models"].values() if "alignment" in m}
     for name, value in aer.items():
-        print(
-            f"{name:14} AER {100 * value:5.1f} on {log['diagonal']['sentences']} sentences of up to 12 words"
-        )
-    assert aer["softmax"] < aer["raw scores"], "raw scores aligned as well as softmax"
+        print(f"{name:14} AER {100 * value:5.1f} on {log['diagonal']['sentences']} sentences")
+    assert aer["softmax"] < aer["raw scores"] < aer["the diagonal"], "raw scores aligned as well as softmax"
     best = min((m for m in log["models"].values() if "alignment" in m), key=lambda m: m["alignment"]["aer"])
     for example in best["examples"]:
         matrix, english, french = (
@@ -180,9 +179,12 @@ if log:
         show(MatrixPicture(matrix, french, english, title=title, row_title="target", column_title="source"))
 
 # %% [markdown]
-# The models were trained on everyday sentences of a thousand words, the gold is from a parliament: a quarter
-# of its words are new to them, and all of them align worse than the diagonal, which fits two languages with a
-# similar order of words. Softmax aligns better than raw scores.
+# The models were trained on speeches of the European Parliament; the gold is from the Canadian one. Every
+# model aligns better than the diagonal, although none was trained to align. Softmax aligns better than raw
+# scores, and parameters help again. Bahdanau's attention translates better than these and aligns worse than
+# softmax; a likely reason is that its decoder state already holds much of what was read. No model knows
+# *entarté*, and none translates *pie* or *cats*, which are rare in parliaments. Still, the parameterised one
+# reads *cats* to write *chats*.
 
 # %% [markdown]
 # Published on these 447 sentences, by systems trained on Hansards, English to French and with both directions
