@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+SECONDS = 1.0  # of warm-up and of measurement on a GPU, at least
+
 
 def synchronize(device: str | torch.device) -> None:
     """Wait until the GPU is done; nothing to do on a CPU."""
@@ -18,17 +20,29 @@ def synchronize(device: str | torch.device) -> None:
 def time_runs(
     run: Callable[[], Any], device: str | torch.device, warmup: int, repeats: int, unit: str = "{:.2f} s"
 ) -> tuple[list[float], Any]:
-    """Seconds of each of `repeats` runs after `warmup` others, which are printed; and the last result."""
+    """Seconds of each of at least `repeats` runs, after `warmup` others, and the last result.
+
+    On a GPU, both warm-up and measurement take a second at least: in the first runs its clock is still low.
+    """
+    least = SECONDS if str(device).startswith("cuda") else 0.0
+    warm: list[float] = []
+    while len(warm) < warmup or sum(warm[1:]) < least * (warmup > 0):  # the first run compiles
+        warm.append(_seconds(run, device)[0])
+        if len(warm) <= warmup:
+            print(f"    warm-up {len(warm)} of {warmup}: {unit.format(warm[-1])}", flush=True)
     seconds, result = [], None
-    for i in range(warmup + repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        result = run()
-        synchronize(device)
-        seconds.append(time.perf_counter() - start)
-        if i < warmup:
-            print(f"    warm-up {i + 1} of {warmup}: {unit.format(seconds[-1])}", flush=True)
-    return seconds[warmup:], result
+    while len(seconds) < repeats or sum(seconds) < least:
+        time_of_run, result = _seconds(run, device)
+        seconds.append(time_of_run)
+    return seconds, result
+
+
+def _seconds(run: Callable[[], Any], device: str | torch.device) -> tuple[float, Any]:
+    synchronize(device)
+    start = time.perf_counter()
+    result = run()
+    synchronize(device)
+    return time.perf_counter() - start, result
 
 
 def peak_memory(device: str | torch.device) -> str:

@@ -179,9 +179,9 @@ def lengths() -> Drawing:
         drawing.text(left - 8, bottom - scale * bleu + 4, f"{bleu}", "tiny mute end")
         drawing.path(f"M{left} {bottom - scale * bleu}H{left + 330}", "axis", 0.3)
     for i, row in enumerate(rows):
-        drawing.text(left + 30 + i * 90, bottom + 16, f"{row[0]} words", "tiny mute middle")
+        drawing.text(left + 20 + i * 72, bottom + 16, f"{row[0]} words", "tiny mute middle")
     for column, name in enumerate(header[2:], start=2):
-        points = [(left + 30 + i * 90, bottom - scale * float(row[column])) for i, row in enumerate(rows)]
+        points = [(left + 20 + i * 72, bottom - scale * float(row[column])) for i, row in enumerate(rows)]
         drawing.path(curve(points), width=1 + 0.7 * (column - 2), opacity=0.45 + 0.18 * (column - 2))
         drawing.text(points[-1][0] + 10, points[-1][1] + 4, name, "small")
     return drawing

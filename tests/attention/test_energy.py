@@ -24,6 +24,16 @@ def by_hand(f, q, k):
     return out
 
 
+def test_a_prepared_call_does_not_keep_the_scale_of_another_dot_product():
+    q, k, v = (torch.randn(2, 3, 7, 8) for _ in range(3))
+    for _ in range(3):  # later calls take the shortcuts of earlier ones
+        for scale in (1.0, 0.125, 2.0):
+            expected = torch.softmax(scale * q @ k.mT, -1) @ v
+            for kernel in (None, "sdpa"):
+                out = attend(q, k, v, energy=Dot(scale), kernel=kernel)
+                assert torch.allclose(out, expected, atol=1e-5), (scale, kernel)
+
+
 def test_each_energy_is_its_formula_pair_by_pair():
     q, k = qk()
     full, low, heads = (

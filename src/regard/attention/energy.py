@@ -124,7 +124,7 @@ class Dot(Energy):
         return DotForm(query, key, self.scale)
 
     def signature(self) -> Hashable | None:
-        return Dot
+        return Dot, self.scale  # shortcuts of kernels depend on the scale
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return ()
@@ -154,6 +154,9 @@ class ScaledDot(Energy):
 
     def __repr__(self) -> str:
         return "ScaledDot()"
+
+
+PLAIN_DOTS = (Dot, ScaledDot)  # dot products of queries and keys as they are, times a scale
 
 
 class Cosine(Energy):

@@ -108,7 +108,7 @@ def command(
 
         regard faithfulness runs/sst2-attention --other-seed seed-2
 
-        regard faithfulness runs/signals --data recording.npy    # sequences of numbers
+        regard faithfulness runs/signals --data x.npy    # numbers
     """
     from regard.attention.devices import pick_device
     from regard.evaluation.explanation.explained_inputs import load_inputs

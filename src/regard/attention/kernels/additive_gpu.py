@@ -47,7 +47,8 @@ class Blocks:
     features: tuple[int, int, int, int, int] = (32, 64, 4, 2, 128)
 
 
-LAUNCHES = (False, True)  # values of REST: the usual levels, then the others; see triton_additive.py
+NEAR, FAR = False, True  # values of REST: the usual levels, the others; see triton_additive.py
+LAUNCHES = (NEAR, FAR)
 BLOCKS = Blocks()  # the best of a sweep on an H200, each kernel by itself: benchmarks/gpu/NOTES.md
 
 
@@ -291,13 +292,17 @@ class Passes:
         (ea, la), (eb, lb) = queries, keys
         BM, BN, warps, stages = BLOCKS.energy
         out = self.w.new_empty(self.N, rows, self.TKP)
-        for rest in LAUNCHES:
-            _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
-                ea, eb, self.a, self.b, self.w, la, lb, out, *self.visible.tensors(),
-                *self.a.stride()[:3], *self.b.stride()[:3], *self.visible.strides(),
-                self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP,
-                D=self.D, DP=self.DP, **self.visible.flags(), ASM=self.asm, REST=rest,
-                BM=BM, BN=BN, STAGES=stages, num_warps=warps,
+        mask, strides = self.visible.tensors(), self.visible.strides()
+        sizes = (self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP)
+        options = {**self.visible.flags(), "ASM": self.asm, "BM": BM, "BN": BN, "STAGES": stages}
+        _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
+            ea, eb, self.w, la, lb, out, *mask, *strides, *sizes, DP=self.DP, **options, num_warps=warps
+        )
+        if FAR in LAUNCHES:
+            _kernels().far_energies[(self.N * (rows // BM),)](
+                ea, eb, self.a, self.b, self.w, la, lb, out, *mask,
+                *self.a.stride()[:3], *self.b.stride()[:3], *strides, *sizes,
+                D=self.D, DP=self.DP, **options, num_warps=warps,
             )  # fmt: skip
         return out
 

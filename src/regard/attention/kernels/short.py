@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
-from regard.attention.energy import DotForm, ScaledDot
+from regard.attention.energy import PLAIN_DOTS, DotForm
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.kernels.triton import Band, Triton, band_of, has_sinks, lengths_of
 from regard.attention.kernels.triton_launch import LOG2E, launch, lengths_per_sequence, padded_dim, strides_of
@@ -67,7 +67,7 @@ class TritonShort(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Call the autograd function directly; the band's lengths are those of the current mask."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+        if band is None or type(call.energy) not in PLAIN_DOTS or len(call.leading) != 1:
             return None
         q, k, v = call.query, call.key, call.value
         if not q.shape[:2] == k.shape[:2] == v.shape[:2]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention import kernel_inputs
 from regard.attention.bias import ALiBi
 from regard.attention.call import Call
-from regard.attention.energy import DotForm, ScaledDot
+from regard.attention.energy import PLAIN_DOTS, DotForm
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.kernels.triton_launch import (
@@ -101,7 +101,7 @@ class Triton(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Launch with precomputed arguments; without gradients, for contiguous tensors only."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1 or has_sinks(call):
+        if band is None or type(call.energy) not in PLAIN_DOTS or len(call.leading) != 1 or has_sinks(call):
             return None
         q, k, v = call.query, call.key, call.value
         if not q.shape[0] == k.shape[0] == v.shape[0]:

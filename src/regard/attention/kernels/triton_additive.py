@@ -8,7 +8,8 @@ dE/dw = −2r plus a constant that the softmax's gradient cancels.
 Each block of TILE positions has a level: 0 if all |x| ≤ TINY (a product of four p cannot overflow), 1 if all
 |x| ≤ SMALL (two p), 2 if all |x| ≤ LIMIT (two p, each cut at 1e15, where r is 0 in float32), 3 otherwise,
 also for NaN: e^{2(a+b)} is computed for every element. No value is read by the host: each pass over elements
-is launched twice, for the usual levels and (`REST`) for the others, and programs without work return at once.
+is launched twice, for the usual levels and (`far_energies`, `REST`) for the others, whose programs return if
+they find none.
 With all levels in one kernel, the rare ones would take registers from the usual ones.
 
 Element loops load tiles of four neighbours, (positions, 4), and split them into four vectors. `num_stages` of
@@ -175,14 +176,19 @@ def _sum_far(acc, A, B, W, i, j, sat, sbt, Tq, Tk, D: tl.constexpr):
     return acc
 
 
+@triton.jit
+def _store_tile(E, acc, n, first, m, rows, TKP, BM: tl.constexpr, BN: tl.constexpr):
+    at = E + (n * rows + first) * TKP + m + tl.arange(0, BM)[:, None] * TKP + tl.arange(0, BN)[None, :]
+    tl.store(at, acc * SCALE)
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def energies(
-    EA, EB, A, B, W, LA, LB, E, START, STOP, MASK,
-    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
-    D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
-    REST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+    EA, EB, W, LA, LB, E, START, STOP, MASK, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
+    DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """E (n, rows, TKP) of the chunk: tiles of level 0 or, with REST, the others.
+    """E (n, rows, TKP) of the chunk: tiles of level 0.
 
     Tiles without an allowed pair are not written.
     """
@@ -192,28 +198,52 @@ def energies(
     nk = b * (H // groups) + h // groups  # of the key's head
     first, m = pid // nj % ni * BM, pid % nj * BN  # BM and BN divide TILE
     la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE)
-    level = tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE))
-    if (level > 0) != REST:
+    if tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE)) > 0:
         return
     i, j = row0 + first + tl.arange(0, BM), m + tl.arange(0, BN)
     if RANGES or DENSE:  # noqa: SIM102
         if not _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
             return
-    acc = tl.zeros([BM, BN], tl.float32)
     four = tl.arange(0, 4)[None, :]
     ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
     eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
-    if not REST:
-        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 4, False, ASM, STAGES)
-    elif level == 1:
-        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 2, False, ASM, STAGES)
-    elif level == 2:
-        acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 2, True, ASM, STAGES)
-    else:
-        a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
-        acc = _sum_far(acc, a, k, W + h * DP, i, j, sat, sbt, Tq, Tk, D)
-    at = E + (n * rows + first) * TKP + m + tl.arange(0, BM)[:, None] * TKP + tl.arange(0, BN)[None, :]
-    tl.store(at, acc * SCALE)
+    acc = tl.zeros([BM, BN], tl.float32)
+    acc = _sum_near(acc, ea, eb, W + h * DP + four, DP, BM, BN, 4, False, ASM, STAGES)
+    _store_tile(E, acc, n, first, m, rows, TKP, BM, BN)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def far_energies(
+    EA, EB, A, B, W, LA, LB, E, START, STOP, MASK,
+    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
+    D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """E of the other tiles. A program has BM queries and all keys: few programs, since most find nothing."""
+    pid, ni = tl.program_id(0), rows // BM
+    n = (pid // ni).to(tl.int64)
+    b, h = n // H, n % H
+    nk = b * (H // groups) + h // groups
+    first = pid % ni * BM
+    i, four = row0 + first + tl.arange(0, BM), tl.arange(0, 4)[None, :]
+    la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE)
+    ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
+    w = W + h * DP + four
+    for m in range(0, TKP, BN):
+        level = tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE))
+        if level > 0:
+            j = m + tl.arange(0, BN)
+            if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
+                eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
+                acc = tl.zeros([BM, BN], tl.float32)
+                if level == 1:
+                    acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, False, ASM, STAGES)
+                elif level == 2:
+                    acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, True, ASM, STAGES)
+                else:
+                    a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
+                    acc = _sum_far(acc, a, k, W + h * DP, i, j, sat, sbt, Tq, Tk, D)
+                _store_tile(E, acc, n, first, m, rows, TKP, BM, BN)
 
 
 @triton.jit

@@ -5,8 +5,7 @@ Plain beam search (no diverse groups) runs on the device, see `device_beam`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -15,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.attention.attend import attend
+from regard.attention.energy import Dot
 from regard.attention.intervening import reject_interventions
 from regard.attention.kernels.triton import is_installed
+from regard.attention.position_masks import Padding
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, CudaMemory, bucket
@@ -235,29 +237,17 @@ class CudaTranslator(CudaEngine):
         rows, length = source.shape
         is_padding = torch.arange(length, device=self.device) >= lengths[:, None]  # (batch, S)
         source_mask = torch.where(is_padding, self._masked, self._visible)[:, None, None]
-        mask = source_mask.to(self.dtype)
+        padding = Padding(lengths, finite=True)
         x = torch.add(self.encoder.positions(length), F.embedding(source, self.source), alpha=self.scale)
 
         def self_attention(qkv: Tensor) -> Tensor:
             q, k, v = qkv.view(rows, length, 3, self.layer_shape.heads, -1).permute(2, 0, 3, 1, 4)
-            return F.scaled_dot_product_attention(q, k, v, mask, scale=1.0).transpose(1, 2).flatten(2)
+            # The scale is part of the projection of the queries.
+            return attend(q, k, v, energy=Dot(), mask=padding).transpose(1, 2).flatten(2)
 
-        with _memory_efficient_attention(self.device):
-            layers = (self.encoder.sublayers(layer, self_attention) for layer in self.encoder.layers)
-            x = self.encoder.run(x, list(chain.from_iterable(layers)))
+        layers = (self.encoder.sublayers(layer, self_attention) for layer in self.encoder.layers)
+        x = self.encoder.run(x, list(chain.from_iterable(layers)))
         cross = F.linear(x, *self.cross_key_values).view(
             rows, length, -1, 2, self.layer_shape.heads, self.layer_shape.head_dim
         )
         return CudaMemory(cross.permute(2, 3, 0, 4, 1, 5), source_mask)
-
-
-@contextmanager
-def _memory_efficient_attention(device: torch.device) -> Iterator[None]:
-    """On a GPU, select torch's memory-efficient attention: cuDNN would compile a plan for each new shape."""
-    if device.type != "cuda":
-        yield
-        return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
-        yield
