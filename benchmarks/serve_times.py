@@ -57,11 +57,8 @@ def texts_per_batch(port: int) -> tuple[int, int]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     metrics = connection.getresponse().read().decode()
-    texts, batches = (
-        int(float(re.search(rf"^regard_batch_texts_{name} (\S+)", metrics, re.M).group(1)))  # type: ignore[union-attr]
-        for name in ("sum", "count")
-    )
-    return texts, batches
+    values = dict(re.findall(r"^regard_batch_texts_(sum|count) (\S+)", metrics, re.M))
+    return int(float(values["sum"])), int(float(values["count"]))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,7 +76,8 @@ def main(argv: list[str] | None = None) -> int:
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        port = int(server.stdout.readline().split("127.0.0.1:")[1].split()[0])  # type: ignore[union-attr]
+        assert server.stdout is not None
+        port = int(server.stdout.readline().split("127.0.0.1:")[1].split()[0])
         send_all(port, texts[options.requests :], 4)  # warm up
         before = texts_per_batch(port)
         times = send_all(port, texts[: options.requests], options.connections)

@@ -1,7 +1,7 @@
 """The faster of torch's two fused GPU backends for plain and causal attention, cuDNN or flash.
 
 Which one is faster depends on the GPU, torch's version, head size and length. Both are timed on first use,
-about 0.1 s for each kind of call, and the times are kept in `backends.json` of the cache directory.
+once for each kind of call, and the times are kept in `backends.json` of the cache directory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def _file() -> Path:
     return cache_folder() / "backends.json"
 
 
+@cache
 def _gpu(device: torch.device) -> str:
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     return f"{torch.cuda.get_device_name(device)}, {versions}"

@@ -27,7 +27,7 @@ class ExplainedText:
 
     Attributes:
         text: the text; of a sequence the name of its file, or its size if it was given as an array.
-        tokens: its tokens; of a sequence the numbers of its frames, from 0.
+        tokens: the tokens of the text, or the frame indices of a sequence.
         prediction: the label, tag or token that is explained.
         probability: its probability.
         attention: the attention to each token.

@@ -1,9 +1,9 @@
 // Which source words a translation attends to: as curves and as a matrix.
 
 import * as api from "./api.js";
-import { choice, el, legend, levelChips } from "./dom.js";
+import { choice, el, headChoice, legend, levelChips } from "./dom.js";
 import { exportMenu } from "./export.js";
-import { headOptions, token } from "./format.js";
+import { token } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { headOf, set, state } from "./state.js";
@@ -93,20 +93,10 @@ export function alignmentView(run, model, actions) {
           load();
         },
       ),
-      ...(map.heads > 1
-        ? [
-            choice(
-              "head",
-              headOptions(map),
-              headOf(map),
-              (value) => {
-                set({ head: value });
-                load();
-              },
-              true,
-            ),
-          ]
-        : []),
+      ...headChoice(map, headOf(map), (head) => {
+        set({ head });
+        load();
+      }),
       levelChips(state.level, level),
       ...(model.can?.includes("export") ? [menu] : []),
     );

@@ -2,8 +2,20 @@
 
 import * as api from "./api.js";
 import { marked, matches } from "./difference.js";
-import { announce, bold, chip, choice, el, errorLine, field, fit, levelChips, num } from "./dom.js";
-import { headOptions, inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
+import {
+  announce,
+  bold,
+  chip,
+  choice,
+  el,
+  errorLine,
+  field,
+  fit,
+  headChoice,
+  levelChips,
+  num,
+} from "./dom.js";
+import { inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
 import { headOf, mapIndex, set, state } from "./state.js";
 import { axes, merge } from "./words.js";
@@ -183,20 +195,10 @@ function pictures(runs, names) {
           load();
         },
       ),
-      ...(map.heads > 1
-        ? [
-            choice(
-              "head",
-              headOptions(map),
-              headOf(map),
-              (value) => {
-                set({ head: value });
-                load();
-              },
-              true,
-            ),
-          ]
-        : []),
+      ...headChoice(map, headOf(map), (head) => {
+        set({ head });
+        load();
+      }),
       levelChips(state.level, (value) => {
         set({ level: value });
         load();

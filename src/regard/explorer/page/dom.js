@@ -58,6 +58,13 @@ export function choice(label, options, value, onchange, hidden = false) {
   return el("label.field", hidden ? "" : `${label} `, select);
 }
 
+/** A menu of the heads of a map, their mean first; nothing if there is one head. */
+export function headChoice({ heads }, head, onchange) {
+  if (heads < 2) return [];
+  const names = Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`]);
+  return [choice("head", [["mean", "mean of heads"], ...names], head, onchange, true)];
+}
+
 /** A toggle button. */
 export function chip(text, pressed, onclick) {
   return el("button.chip", { "aria-pressed": pressed, onclick }, text);

@@ -22,12 +22,6 @@ export function mapName({ kind, layer, heads }, head = null) {
   return `${KINDS[kind]}, layer ${layer + 1}${which}`;
 }
 
-/** The heads of a map as options, their mean first. */
-export const headOptions = ({ heads }) => [
-  ["mean", "mean of heads"],
-  ...Array.from({ length: heads }, (_, h) => [h, `head ${h + 1}`]),
-];
-
 /** The largest finite magnitude; a map may have too many values for Math.max(...values). */
 export const largest = (values) =>
   values.reduce((most, x) => (Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most), 1e-6);
