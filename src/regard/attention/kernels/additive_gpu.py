@@ -38,7 +38,8 @@ class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
     prepare: tuple[int, int] = (64, 8)  # features, warps
-    energy: tuple[int, int, int, int] = (64, 64, 4, 2)  # queries and keys (they divide TILE), warps, stages
+    # Queries and keys (they divide TILE), warps, stages, registers per thread: 92 without the limit.
+    energy: tuple[int, int, int, int, int] = (64, 64, 4, 2, 72)
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
     combine: tuple[int, int, int, int, int] = (32, 32, 64, 4, 3)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
@@ -290,14 +291,15 @@ class Passes:
     def _energies(self, queries: Sequence[Tensor], keys: Sequence[Tensor], row0: int, rows: int) -> Tensor:
         """Energies of a chunk, (N, rows, TKP), from both results of `_exponentials`."""
         (ea, la), (eb, lb) = queries, keys
-        BM, BN, warps, stages = BLOCKS.energy
+        BM, BN, warps, stages, registers = BLOCKS.energy
         out = self.w.new_empty(self.N, rows, self.TKP)
         mask, strides = self.visible.tensors(), self.visible.strides()
         sizes = (self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP)
         options = {**self.visible.flags(), "ASM": self.asm, "BM": BM, "BN": BN, "STAGES": stages}
         _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
-            ea, eb, self.w, la, lb, out, *mask, *strides, *sizes, DP=self.DP, **options, num_warps=warps
-        )
+            ea, eb, self.w, la, lb, out, *mask, *strides, *sizes,
+            DP=self.DP, **options, num_warps=warps, maxnreg=registers,
+        )  # fmt: skip
         if FAR in LAUNCHES:
             _kernels().far_energies[(self.N * (rows // BM),)](
                 ea, eb, self.a, self.b, self.w, la, lb, out, *mask,

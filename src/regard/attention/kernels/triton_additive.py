@@ -80,17 +80,18 @@ def _prepare_block(
     n = (pid // blocks).to(tl.int64)
     t = pid % blocks * TILE + tl.arange(0, TILE)
     X += n // H * sxb + n % H * sxh
-    level = tl.zeros([TILE], tl.int32)
+    largest = tl.zeros([TILE, BD], tl.float32)
     for first in range(0, DP, BD):
         d = first + tl.arange(0, BD)
         inside = (t < T)[:, None] & (d < D)[None, :]
         x = tl.load(X + t.to(tl.int64)[:, None] * sxt + d[None, :], mask=inside, other=0.0).to(tl.float32)
         size = tl.abs(x)
-        near = tl.where(size <= TINY, 0, tl.where(size <= SMALL, 1, 2))
-        level = tl.maximum(level, tl.max(tl.where(size <= LIMIT, near, 3), 1))  # NaN: 3
+        largest = tl.maximum(largest, tl.where(size <= LIMIT, size, float("inf")))  # NaN: ∞
         at = OUT + (n * blocks * TILE + t)[:, None] * DP + d[None, :]
         tl.store(at, tl.where(inside, _exp(2.0 * x), 0.0), mask=(d < DP)[None, :])
-    tl.store(LEVELS + pid, tl.max(level, 0))
+    top = tl.max(tl.max(largest, 1), 0)
+    level = (top > TINY).to(tl.int32) + (top > SMALL).to(tl.int32) + (top > LIMIT).to(tl.int32)
+    tl.store(LEVELS + pid, level)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -121,6 +122,14 @@ def _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES: tl.co
         at = MASK + b * smb + h * smh + i.to(tl.int64)[:, None] * Tk + j[None, :]
         allowed = allowed & (tl.load(at, mask=allowed, other=0) != 0)
     return allowed
+
+
+@triton.jit
+def _seen(allowed, j, Tk, MASKED: tl.constexpr):
+    """Keys that any query of the tile sees. Without a mask that needs no reduction across threads."""
+    if MASKED:
+        return tl.max(allowed.to(tl.int32), 0) != 0
+    return j < Tk
 
 
 @triton.jit
@@ -295,7 +304,7 @@ def combine(
         total = total * rescale + tl.sum(p, 1)
         if DROPOUT:
             p = tl.where(_keep(SEED, n, i, j, Tk, dropout), p, 0.0)
-        v = _load_values(V, j, svt, tl.max(allowed.to(tl.int32), 0) != 0, first, DV, BDV)
+        v = _load_values(V, j, svt, _seen(allowed, j, Tk, RANGES or DENSE), first, DV, BDV)
         acc = tl.dot(p, v, acc * rescale[:, None], input_precision=PRECISION)
         top = new_top
     empty = total == 0.0
@@ -340,7 +349,7 @@ def score_gradients(
     ds = tl.zeros([TILE, TILE], tl.float32)
     if active:
         logs = tl.load(L + n * Tq + i, mask=i < Tq, other=float("inf"))
-        full, seen = logs != float("inf"), tl.max(allowed.to(tl.int32), 0) != 0
+        full, seen = logs != float("inf"), _seen(allowed, j, Tk, RANGES or DENSE)
         values, grads = V + b * svb + h // groups * svh, G + b * sgb + h * sgh
         dp = tl.zeros([TILE, TILE], tl.float32)
         for first in range(0, DV, BDV):
