@@ -67,13 +67,17 @@ TABLE = ("optimizer.decay_embeddings=true",)  # the table is also the output lay
 PENALTIES = ("model.decoder.activation_penalty=2.0", "model.decoder.temporal_penalty=1.0")
 # AWD-LSTM's dropouts, where they differ from the recipe's.
 AWD_DROPOUTS = ("model.decoder.dropout_input=0.65", "model.decoder.dropout_weight=0.5")
+FLOAT32 = ("training.precision=float32",)  # an LSTM keeps its cells in the precision of its weights
 CANDIDATES = {  # the most promising first
     "onecycle": Candidate("one cycle, weight decay of all matrices", (*ONE_CYCLE, *TABLE), 0.28),
-    "penalties": Candidate("the same, penalties", (*ONE_CYCLE, *TABLE, *PENALTIES), 0.28),
-    "matrices": Candidate("one cycle, no weight decay of the table", ONE_CYCLE, 0.28),
+    "float32": Candidate("the same in float32", (*ONE_CYCLE, *TABLE, *FLOAT32), 0.28),
     "awd": Candidate(
-        "as penalties, AWD-LSTM's dropouts", (*ONE_CYCLE, *TABLE, *PENALTIES, *AWD_DROPOUTS), 0.28
+        "float32, penalties, AWD-LSTM's dropouts",
+        (*ONE_CYCLE, *TABLE, *FLOAT32, *PENALTIES, *AWD_DROPOUTS),
+        0.28,
     ),
+    "penalties": Candidate("one cycle, penalties", (*ONE_CYCLE, *TABLE, *PENALTIES), 0.28),
+    "matrices": Candidate("one cycle, no weight decay of the table", ONE_CYCLE, 0.28),
 }
 TINY_STEPS = 4
 TINY = (

@@ -1,6 +1,6 @@
 """Additive attention by Triton, without a GPU: the kernels in Triton's interpreter, and when they run.
 
-Covers additive_gpu.py, triton_additive.py. On a GPU: test_cuda.py.
+Covers additive_gpu.py, triton_additive.py, triton_one_query.py. On a GPU: test_cuda.py.
 """
 
 from pathlib import Path
@@ -56,6 +56,9 @@ def call(dtype=torch.float32, T=70, **options):
 def test_it_is_chosen_on_a_gpu_unless_there_are_few_queries():
     for options in ({}, {"mask": Causal()}, {"dropout": 0.1}, {"dtype": torch.bfloat16}):
         assert make_plan(call(**options), machine=HOPPER).kernel == "triton-additive"
+    q, k = torch.empty(2, 4, 1, 8), torch.empty(2, 4, 70, 8)
+    one = make_call(q, k, k, energy=Additive(8, heads=4))
+    assert make_plan(one, machine=HOPPER).kernel == "triton-additive"
     few = make_plan(call(T=8), machine=HOPPER)
     assert few.kernel != "triton-additive" and "64 queries, too many for 8" in few.not_used["triton-additive"]
     assert make_plan(call(T=8), "triton-additive", HOPPER).kernel == "triton-additive"

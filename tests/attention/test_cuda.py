@@ -313,6 +313,16 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
             ) * b.abs().max(), kernel
 
 
+def test_second_derivatives_of_long_calls_in_half_precision_are_refused_and_those_of_the_reference_are_not():
+    q, k, v = inputs(torch.bfloat16, T=600)
+    for _ in range(2):  # the second call takes the shortcut
+        (g,) = torch.autograd.grad(attend(q, k, v).sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="not implemented"):
+            torch.autograd.grad(g.sum(), (q, k, v))
+    (g,) = torch.autograd.grad(attend(q, k, v, kernel="reference").sum(), q, create_graph=True)
+    torch.autograd.grad(g.sum(), (q, k, v))
+
+
 def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():
     q, k, v = inputs(torch.float32, T=600, grad=False)
 

@@ -95,11 +95,11 @@ def level_error(query_levels, key_levels, mask=None):
     return difference(result, truth)
 
 
-def dropout_errors():
+def dropout_errors(batch=1, Tq=70):
     """Dropout of weights (the values are unit vectors): zeros, scale, and gradients with the same zeros."""
-    q, k = torch.randn(1, 2, 70, 6, requires_grad=True), torch.randn(1, 2, 80, 6, requires_grad=True)
-    v, energy = torch.eye(80).expand(1, 2, 80, 80).clone().requires_grad_(), Additive(6, hidden=5)
-    grad = torch.randn(1, 2, 70, 80)
+    q, k = (torch.randn(batch, 2, T, 6, requires_grad=True) for T in (Tq, 80))
+    v, energy = torch.eye(80).expand(batch, 2, 80, 80).clone().requires_grad_(), Additive(6, hidden=5)
+    grad = torch.randn(batch, 2, Tq, 80)
     torch.manual_seed(3)
     inputs = (q, k, v, *energy.parameters())
     out = attend(q, k, v, energy=energy, dropout=0.3, kernel="triton-additive")
@@ -132,11 +132,13 @@ def second_derivative_error():
 
 SMALL = (1, 2, 2, 70, 90, 6, 5, 7, 2)  # B, H, Hk, Tq, Tk, D, Dv, hidden, heads of v
 GROUPED = (2, 4, 2, 5, 67, 4, 20, 8, None)
+ONE_QUERY = (3, 4, 2, 1, 67, 6, 21, 7, None)
 
 
 def quick_cases():
     yield "causal", TIGHT, lambda: error(SMALL, {"mask": Causal()})
     yield "padding and an empty row", TIGHT, lambda: error(GROUPED, {"mask": Padding(torch.tensor([40, 0]))})
+    yield "one query", TIGHT, lambda: error(ONE_QUERY, {"mask": Padding(torch.tensor([67, 0, 9]))})
     # Where |a| and |b| are large, float32 itself loses digits of their sum.
     yield "tiles of all levels", 4 * TIGHT, lambda: level_error((0, 2), (0, 1, 3))
 
@@ -158,6 +160,14 @@ def all_cases():
     }
     for name, mask in masks.items():
         yield name, TIGHT, lambda mask=mask: error(SMALL, {"mask": mask} if mask is not None else {})
+    hidden = torch.rand(3, 4, 1, 67) < 0.3
+    hidden[1, 2] = False
+    one_query = {"no mask": {}, "dense": {"mask": hidden}, "window": {"mask": Window(5, 40, offset=7)}}
+    for name, options in one_query.items():
+        yield f"one query, {name}", TIGHT, lambda options=options: error(ONE_QUERY, options)
+    yield "one query, very large", TIGHT, lambda: error(ONE_QUERY, {}, 150.0)
+    yield "one query, bfloat16", 4e-2, lambda: error(ONE_QUERY, {}, dtype=torch.bfloat16)
+    yield "one query, dropout", TIGHT, lambda: dropout_errors(batch=40, Tq=1)
     documents = Documents(torch.arange(90) // 30)
     square = (1, 2, 2, 90, 90, *SMALL[5:])
     yield "documents", TIGHT, lambda: error(square, {"mask": documents})

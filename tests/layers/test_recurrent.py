@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.errors import OptionError
-from regard.layers.recurrent import RecurrentStack, reorder_state
+from regard.layers.recurrent import RecurrentStack, reorder_state, without_packing
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
@@ -106,3 +106,37 @@ def test_an_odd_bidirectional_width_and_an_unknown_cell_are_refused():
         RecurrentStack(6, 7, bidirectional=True)
     with pytest.raises(OptionError, match="cell"):
         RecurrentStack(6, 8, cell="gnu")
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_without_packing_outputs_states_and_gradients_are_the_same(cell, bidirectional):
+    torch.manual_seed(0)
+    stack = RecurrentStack(6, 8, cell=cell, layers=2, bidirectional=bidirectional).double()
+    x = torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True)
+    state = [(torch.randn(4, 8, dtype=torch.float64),) for _ in range(2)]
+    lengths = torch.tensor([3, 7, 1, 5])
+
+    def run():
+        out, last = stack(x, state, lengths)
+        loss = out.sin().sum() + sum(h.cos().sum() for (h,) in last)
+        return out, *(h for (h,) in last), *torch.autograd.grad(loss, [x, *stack.parameters()])
+
+    packed = run()
+    with without_packing():
+        padded = run()
+    for a, b in zip(packed, padded, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_without_packing_an_lstm_packs_and_weights_are_dropped():
+    torch.manual_seed(0)
+    lstm = RecurrentStack(6, 8, cell="lstm")
+    x, lengths = torch.randn(3, 5, 6), torch.tensor([5, 2, 3])
+    packed = lstm(x, None, lengths)
+    with without_packing():
+        torch.testing.assert_close(lstm(x, None, lengths), packed)
+        gru = RecurrentStack(6, 8, dropout_weight=0.5)
+        assert not torch.equal(gru(x, None, lengths)[0], gru(x, None, lengths)[0])
+        gru.eval()
+        assert torch.equal(gru(x, None, lengths)[0], gru(x, None, lengths)[0])

@@ -96,3 +96,21 @@ def test_cuda_graphs_with_many_long_sentences(tmp_path):
         tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"}
     )
     assert train(recipe, folder=tmp_path / "run", quiet=True).finished
+
+
+@pytest.mark.parametrize("decoder", ["bahdanau", "recurrent"])
+def test_recurrent_translators_learn_the_same_with_cuda_graphs(tmp_path, decoder):
+    shape = {"cell": "gru", "layers": 1, "width": 16}
+    same = {
+        "model__dropout": 0.0,
+        "model__encoder": {"kind": "recurrent", "bidirectional": True, **shape},
+        "model__decoder": {"kind": decoder, **shape},
+        "schedule": {"kind": "constant", "warmup": 5},
+    }
+    curves = []
+    for graph in (False, True):
+        recipe = tiny.recipe(tmp_path, **{**CHANGES, **same, "training__graph": graph})
+        run = train(recipe, folder=tmp_path / f"{graph}", quiet=True)
+        curves.append(torch.tensor([e["loss"] for e in tiny.log(run.folder)]))
+    assert curves[0][-1] < curves[0][0]
+    torch.testing.assert_close(*curves, rtol=2e-2, atol=0)  # TF32

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -15,6 +19,20 @@ from regard.layers.linear import check_input
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 RecurrentState = list[tuple[Tensor, ...]]  # per layer: (h,), and for LSTMs (h, c), each (batch, width)
+_packing: ContextVar[bool] = ContextVar("packing", default=True)
+
+
+@contextmanager
+def without_packing() -> Iterator[None]:
+    """Inside, stacks of GRUs and plain RNNs run over padding too and set its outputs to zero.
+
+    Packing needs the lengths on the CPU, which a CUDA graph cannot read. Every length must be at least 1.
+    """
+    token = _packing.set(False)
+    try:
+        yield
+    finally:
+        _packing.reset(token)
 
 
 class Recurrence(nn.Module):
@@ -98,14 +116,18 @@ class RecurrentStack(nn.Module):
         With `lengths`, padding is not read, and the last state is that at the last token. A sequence of
         length 0 gives zeros and keeps its state.
         """
-        lengths = None if lengths is None else lengths.cpu()
-        rows = _nonempty_rows(x, lengths)
-        if rows is not None:
-            return self._forward_nonempty(rows, x, state, lengths)
+        if lengths is None or _packing.get() or self.cell == "lstm":  # an LSTM's cells are not returned
+            lengths = None if lengths is None else lengths.cpu()
+            rows = _nonempty_rows(x, lengths)
+            if rows is not None:
+                return self._forward_nonempty(rows, x, state, lengths)
+            run_layer = self._run_layer
+        else:
+            run_layer = self._run_padded_layer
         last_states: RecurrentState = []
         for i, layer in enumerate(self.layers):
             x = self.dropout(x) if i else x
-            x, last = self._run_layer(layer, x, None if state is None else state[i], lengths)  # type: ignore[arg-type]
+            x, last = run_layer(layer, x, None if state is None else state[i], lengths)  # type: ignore[arg-type]
             last_states.append(last)
         return x, last_states
 
@@ -149,25 +171,59 @@ class RecurrentStack(nn.Module):
         last = last if isinstance(last, tuple) else (last,)
         return out, tuple(h.transpose(0, 1).flatten(1) for h in last)  # back to (batch, width)
 
+    def _run_padded_layer(
+        self, layer: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...] | None, lengths: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """`_run_layer` without packing: one call per direction, the second over reversed sequences."""
+        run = torch._VF.gru if self.cell == "gru" else torch._VF.rnn_tanh  # type: ignore[attr-defined]
+        weights, directions = self._weights(layer), 2 if self.bidirectional else 1
+        per_direction = len(weights) // directions
+        width = layer.hidden_size
+        initial = x.new_zeros(len(x), width * directions) if state is None else state[0].to(x.dtype)
+        last_position = (lengths - 1).view(-1, 1, 1).expand(-1, 1, width)
+        outs, lasts = [], []
+        for i in range(directions):
+            own = weights[i * per_direction : (i + 1) * per_direction]
+            h = initial[:, i * width : (i + 1) * width][None].contiguous()
+            with warnings.catch_warnings():  # weights of one direction are not one block of memory
+                warnings.filterwarnings("ignore", message="RNN module weights")
+                ordered = _reverse(x, lengths) if i else x
+                out, _ = run(ordered, h, own, layer.bias, 1, 0.0, self.training, False, True)
+            lasts.append(out.gather(1, last_position)[:, 0])
+            outs.append(_reverse(out, lengths) if i else out)
+        out = torch.cat(outs, -1)
+        padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+        return out.masked_fill(padding[..., None], 0.0), (torch.cat(lasts, -1),)
+
     def _run_cell(self, layer: nn.RNNBase, x, initial):  # noqa: ANN001, ANN202 - torch's own types are loose here
         """Run torch's layer, in training with dropout on its recurrent weights."""
         if not self.training or self.dropout_weight == 0:
             return layer(x, initial)
         # Not torch.func.functional_call: it leaves its tensors in a recurrent layer.
         weights = layer._flat_weights
-        pairs = zip(layer._flat_weights_names, weights, strict=True)
-
-        def drop(name: str, w: Any) -> Any:
-            return nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w
-
-        layer._flat_weights = [drop(name, w) for name, w in pairs]
+        layer._flat_weights = self._weights(layer)
         try:
             return layer(x, initial)
         finally:
             layer._flat_weights = weights
 
+    def _weights(self, layer: nn.RNNBase) -> list[Any]:
+        """The layer's weights, in training with dropout on the recurrent ones."""
+        rate = self.dropout_weight if self.training else 0.0
+        return [
+            nn.functional.dropout(w, rate) if rate and name.startswith("weight_hh") else w  # type: ignore[arg-type]
+            for name, w in zip(layer._flat_weights_names, layer._flat_weights, strict=True)
+        ]
+
     def extra_repr(self) -> str:
         return f"{self.dim} → {self.widths}, {self.cell}{', bidirectional' if self.bidirectional else ''}"
+
+
+def _reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the first `length` positions of each sequence, (batch, T, width)."""
+    t = torch.arange(x.shape[1], device=x.device)
+    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    return x.gather(1, index[..., None].expand_as(x))
 
 
 def _nonempty_rows(x: Tensor, lengths: Tensor | None) -> Tensor | None:

@@ -207,7 +207,7 @@ class Training(Block):
     )
     threads: Positive | None = Field(default=None, description="CPU threads; null: torch's default")
     graph: bool = Field(
-        default=False, description="GPU: capture a CUDA graph per batch shape, for small Transformers"
+        default=False, description="GPU: capture a CUDA graph per batch shape, for small models"
     )
     tensorboard: bool = Field(
         default=False, description="also write a TensorBoard log (needs the tensorboard extra)"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.tokenizer import PAD
+from regard.layers.recurrent import without_packing
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of this if batch.multiple is 1
 
@@ -71,9 +72,14 @@ class _Shape:
     captured: _Captured | None = None
 
 
-def can_record(model: nn.Module) -> bool:
-    """True unless the model has an RNN: packed sequences need their lengths on the CPU."""
-    return not any(isinstance(m, nn.RNNBase) for m in model.modules())
+def can_record(model: nn.Module, task: str) -> bool:
+    """Whether the passes of a model can be captured.
+
+    A recurrent encoder would pack its sequences by lengths on the CPU; GRUs and plain RNNs can do without
+    (layers/recurrent.py). A recurrent language model continues its state from batch to batch.
+    """
+    recurrent = [m for m in model.modules() if isinstance(m, nn.RNNBase)]
+    return not recurrent or (task == "translate" and not any(isinstance(m, nn.LSTM) for m in recurrent))
 
 
 class GraphRecorder:
@@ -171,7 +177,7 @@ class GraphRecorder:
         )
 
     def _run(self, shape: _Shape) -> tuple[Tensor, Tensor]:
-        with self.autocast():
+        with self.autocast(), without_packing():
             total, nll, _ = self.module(shape.batch, self.smoothing, None)
         (total * shape.weight).backward()
         return total.detach(), nll.detach()

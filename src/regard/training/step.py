@@ -75,10 +75,10 @@ class Stepper:
         self.recorder = self._make_recorder()
 
     def _make_recorder(self) -> GraphRecorder | None:
-        """CUDA graphs, if requested and possible: one GPU, no RNN, no loss scaling."""
+        """CUDA graphs, if requested and possible: one GPU, no loss scaling, a model that can be captured."""
         training, batch = self.recipe.training, self.recipe.batch
         requested = training.graph and self.world.device.type == "cuda" and self.world.size == 1
-        if not requested or self.scaler is not None or not can_record(self.model):
+        if not requested or self.scaler is not None or not can_record(self.model, self.recipe.task):
             return None
         shapes = GraphShapes(batch.tokens, batch.sentences, batch.multiple)
         return GraphRecorder(self.module, self._parameters, training.smoothing, shapes, self.autocast)

@@ -2,7 +2,8 @@
 
 It takes dot-product energies, softmax (the temperature goes into the scale), any mask, and any bias without a
 gradient. A row that sees no key is unmasked for SDPA and its output set to zero, so that no NaN arises in
-either pass. Second derivatives, which torch's fused kernels lack, are those of the plain formula.
+either pass. Second derivatives, which torch's fused kernels lack, are those of the plain formula, except for
+long plain and causal calls on a GPU, where torch raises an error.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _plain_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut:
     options: dict[str, Any] = {"dropout_p": call.dropout, "is_causal": causal, "scale": scale}
     if call.groups > 1:
         options["enable_gqa"] = True
-    if not call.requires_grad:
+    if not call.requires_grad or not _has_second_derivatives(call, machine):
         return lambda q, k, v, mask: sdpa(q, k, v, **options)
     return lambda q, k, v, mask: _second_derivatives(sdpa(q, k, v, **options))
 
@@ -200,13 +201,14 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
     if name not in can_use or not can_use[name](params):
         return None
     run = backend_function(name, causal=causal, training=needs_grad, dropout=dropout, scale=scale)
+    second_derivatives = needs_grad and _has_second_derivatives(call, machine)
 
     def direct(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
         try:
             out = run(q, k, v)
         except RuntimeError:  # features that are not contiguous: the general path copies them
             return None
-        if needs_grad:
+        if second_derivatives:
             out.grad_fn.register_hook(_second_order)  # type: ignore[union-attr]
         return out
 
@@ -345,7 +347,8 @@ def _sdpa(
             q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
         )
     sdpa = _sdpa_function(call, machine)
-    return _second_derivatives(sdpa(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped))
+    out = sdpa(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped)
+    return _second_derivatives(out) if _has_second_derivatives(call, machine) else out
 
 
 def _sdpa_in_order(order: list[int]) -> Callable[..., Tensor]:
@@ -363,6 +366,16 @@ def _sdpa_in_order(order: list[int]) -> Callable[..., Tensor]:
 
 
 _sdpa_cudnn_first, _sdpa_cudnn_last = _sdpa_in_order(CUDNN_FIRST), _sdpa_in_order(CUDNN_LAST)
+
+
+def _has_second_derivatives(call: Call, machine: Machine) -> bool:
+    """False for long plain and causal calls in half precision on a GPU.
+
+    The hook for second derivatives makes the autograd thread take Python's lock: 30 µs of a backward pass
+    that takes 150 at 512 positions. Without it, torch raises an error for second derivatives.
+    """
+    is_long = min(call.Tq, call.Tk) >= LONG
+    return not (machine.kind == "cuda" and call.dtype in HALF and is_long and _is_plain(call))
 
 
 def _second_derivatives(out: Tensor) -> Tensor:
