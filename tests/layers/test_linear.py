@@ -42,9 +42,30 @@ def test_second_derivatives_equal_those_of_torchs_linear():
     torch.testing.assert_close(*penalties)
 
 
+def test_with_relu_outputs_and_derivatives_equal_torchs():
+    torch.manual_seed(0)
+    x, weight, bias = random(3, 5, 4), random(6, 4), random(6)
+    ours = lambda *t: _Affine.apply(*t, True)  # noqa: E731
+    torch.testing.assert_close(ours(x, weight, bias), torch.relu(torch.nn.functional.linear(x, weight, bias)))
+    assert torch.autograd.gradcheck(ours, (x, weight, bias))
+    assert torch.autograd.gradgradcheck(ours, (x, weight, bias))
+    torch.testing.assert_close(affine(x, weight, bias, relu=True), ours(x, weight, bias))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_gradients_of_float32_weights_are_float32_for_half_precision_inputs(relu):
+    torch.manual_seed(0)
+    x = torch.randn(64, 8, dtype=torch.bfloat16, requires_grad=True)
+    weight, bias = torch.randn(6, 8, requires_grad=True), torch.randn(6, requires_grad=True)
+    y = _Affine.apply(x, weight, bias, relu)
+    assert y.dtype == torch.bfloat16
+    grads = torch.autograd.grad(y, (x, weight, bias), torch.randn_like(y))
+    assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32, torch.float32]
+
+
 def test_under_torch_func_torchs_linear_is_used(monkeypatch):
     calls = []
-    monkeypatch.setattr(_Affine, "apply", lambda *x: calls.append(1) or torch.nn.functional.linear(*x))
+    monkeypatch.setattr(_Affine, "apply", lambda *x: calls.append(1) or torch.nn.functional.linear(*x[:3]))
     monkeypatch.setattr(linear, "BIAS_MATMUL_ON", ("cpu",))
     x, weight, bias = random(3, 4), random(5, 4), random(5)
     affine(x, weight, bias)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import OptionError
 from regard.layers.dropout import Dropout
-from regard.layers.linear import Linear
+from regard.layers.linear import Linear, affine, is_plain
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -39,10 +39,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         f = ACTIVATIONS[self.activation]
-        h = self.W1(x)
-        if self.activation == "swiglu":
-            a, b = h.chunk(2, -1)
+        if self.activation == "relu" and is_plain(self.W1):
+            h = affine(x, self.W1.weight, self.W1.bias, relu=True)
+        elif self.activation == "swiglu":
+            a, b = self.W1(x).chunk(2, -1)
             h = f(a) * b
         else:
-            h = f(h)
+            h = f(self.W1(x))
         return self.W2(self.dropout(h))
