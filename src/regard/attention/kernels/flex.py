@@ -65,7 +65,7 @@ class Flex(Kernel):
         if machine.kind == "cpu":
             return "on a CPU it is slower than the tiled kernel"
         if min(call.Tq, call.Tk) < LONG:
-            return f"under {LONG} positions there are few blocks to skip, and it is compiled for each kind"
+            return f"under {LONG} positions there are few blocks to skip, too few to pay for compiling"
         if call.pairs < 1 << 22:
             return f"{call.pairs} pairs are too few to gain from it"
         plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
@@ -88,11 +88,12 @@ class Flex(Kernel):
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Outside training, if mask and bias hold no tensors: call the compiled kernel directly."""
+        if _reads_tensors(call) or call.requires_grad:
+            return None
         key, inputs = _cached_inputs(call)
         if (
             key is None
             or inputs.rows is not None
-            or call.requires_grad
             or type(call.energy) is not ScaledDot
             or len(call.leading) != 1
         ):
@@ -212,6 +213,8 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     else:
         out, flex = _compile(q, k, v, scale, call, inputs)
     if key is not None:
+        if len(_ready) >= MAX_COMPILED:
+            _ready.clear()
         _ready[shapes] = flex
     return out if inputs.rows is None else out.masked_fill(~inputs.rows, 0.0)
 
@@ -229,15 +232,26 @@ def _compile(
         # Flex cannot read symbolic floats (soft cap, slopes). Sizes that are equal by chance are two symbols.
         settings.enter_context(torch._dynamo.config.patch(**limits, specialize_float=True))
         settings.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
-        if kind not in _static_kinds:
+        if kind not in _static_kinds and _takes_symbols(call):
             try:
                 out = _compiled(True)(*map(_with_static_width, (q, k, v)), **_options(inputs, scale, q))
             except _compile_errors():
-                # torch 2.13 writes wrong C++ for some symbols of captured tensors (Documents, Dense).
                 _static_kinds.add(kind)
             else:
                 return out, _compiled(True)
         return _compiled(False)(q, k, v, **_options(inputs, scale, q)), _compiled(False)
+
+
+def _takes_symbols(call: Call) -> bool:
+    """Whether torch compiles this call with symbolic sizes: on a CPU only plain attention and bands.
+
+    For other masks and biases torch 2.13 writes wrong C++ if there are many symbols: it also replaces the
+    symbol ks3 inside ks37, so that the compiler fails or the process crashes.
+    """
+    if call.query.device.type != "cpu":
+        return True
+    is_band = call.mask is None or call.mask.static_band(call.Tq, call.Tk) is not None
+    return is_band and call.bias is None and call.softcap is None
 
 
 def _with_static_width(x: Tensor) -> Tensor:
@@ -250,8 +264,9 @@ def _with_static_width(x: Tensor) -> Tensor:
 
 def _kind(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     """What is compiled separately, apart from batches of one sequence and lengths divisible by 128."""
-    widths = q.shape[1], k.shape[1], q.shape[3], v.shape[3]
-    return _describe(call), *widths, q.dtype, q.device.type, torch.is_grad_enabled() and q.requires_grad
+    short = q.shape[2] < 128  # torch has other code for few queries
+    sizes = q.shape[1], k.shape[1], q.shape[3], v.shape[3], short
+    return _describe(call), *sizes, q.dtype, q.device.type, torch.is_grad_enabled() and q.requires_grad
 
 
 def _describe(call: Call) -> str:
@@ -288,18 +303,22 @@ def _shapes(key: Hashable, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
 
 
 def _cached_inputs(call: Call) -> tuple[Hashable | None, FlexInputs]:
-    """The call's cache key (None: not cacheable) and Flex's arguments for it."""
-    options = [x for x in (call.mask, call.bias) if x is not None]
-    if any(x.tensors() != () or x.signature() is None for x in options):
+    """A key of the call's options and lengths (None: unknown options) and Flex's arguments for it."""
+    signatures = [x.signature() for x in (call.mask, call.bias) if x is not None]
+    if any(x is None for x in signatures):
         return None, _make_inputs(call)
-    numbers = (call.Tq, call.Tk, call.leading, call.softcap, call.temperature, call.query.device)
-    key = (*(x.signature() for x in options), *numbers)
+    key = (*signatures, call.Tq, call.Tk, call.leading, call.softcap, call.temperature, call.query.device)
+    if _reads_tensors(call):
+        return key, _make_inputs(call)
     if key not in _inputs:
         if len(_inputs) >= MAX_COMPILED:
             _inputs.clear()
-            _ready.clear()
         _inputs[key] = _make_inputs(call)
     return key, _inputs[key]
+
+
+def _reads_tensors(call: Call) -> bool:
+    return any(x is not None and x.tensors() != () for x in (call.mask, call.bias))
 
 
 def _make_inputs(call: Call) -> FlexInputs:
