@@ -227,11 +227,13 @@ def _compile(
     if q.is_cuda and kind not in _announced:
         _announced.add(kind)
         print(f"regard: compiling Flex for {_describe(call)}, once (some seconds)", file=sys.stderr)
+    from torch.fx.experimental import _config as symbols
+
     with ExitStack() as settings:
-        limits = dict(recompile_limit=MAX_COMPILED, accumulated_recompile_limit=MAX_COMPILED)
+        limits = {"recompile_limit": MAX_COMPILED, "accumulated_recompile_limit": MAX_COMPILED}
         # Flex cannot read symbolic floats (soft cap, slopes). Sizes that are equal by chance are two symbols.
-        settings.enter_context(torch._dynamo.config.patch(**limits, specialize_float=True))
-        settings.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
+        settings.enter_context(torch._dynamo.config.patch({**limits, "specialize_float": True}))
+        settings.enter_context(symbols.patch(use_duck_shape=False))
         if kind not in _static_kinds and _takes_symbols(call):
             try:
                 out = _compiled(True)(*map(_with_static_width, (q, k, v)), **_options(inputs, scale, q))
