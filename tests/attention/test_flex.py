@@ -89,6 +89,32 @@ def test_a_kind_that_torch_cannot_compile_with_symbols_is_compiled_for_each_shap
     assert calls == [True, False, False, False]
 
 
+def test_a_backward_pass_that_cannot_be_compiled_with_symbols_is_computed_with_static_sizes(monkeypatch):
+    from torch._dynamo.exc import Unsupported
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise Unsupported("symbols")
+
+    def fake(dynamic):
+        out = lambda q, k, v, **options: attend(q, k, v, mask=Window(9), kernel="reference")  # noqa: E731
+        return (lambda *qkv, **options: Fails.apply(out(*qkv))) if dynamic else out
+
+    monkeypatch.setattr(flex, "_compiled", functools.cache(fake))
+    monkeypatch.setattr(flex.Flex, "refuses", lambda self, call, machine: None)
+    q = torch.randn(2, 2, 130, 16, requires_grad=True)
+    true = attend(q, q, q, mask=Window(9), kernel="reference").square().sum()
+    layers = [attend(q, q, q, mask=Window(9), kernel="flex").square().sum() for _ in range(2)]
+    for out in layers:  # both forward passes were compiled with symbols
+        (grad,) = torch.autograd.grad(out, q)
+        assert torch.allclose(grad, torch.autograd.grad(true, q, retain_graph=True)[0], atol=1e-5)
+
+
 def test_a_call_after_dynamos_reset_is_compiled_again(monkeypatch):
     use_backend(monkeypatch, "aot_eager")
     monkeypatch.setattr(flex, "_takes_symbols", lambda call: True)

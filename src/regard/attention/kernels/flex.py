@@ -156,12 +156,11 @@ class _Differentiable(torch.autograd.Function):
         try:
             grads = torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True)
         except _compile_errors():  # the backward pass is compiled when it first runs
-            kind = _kind(ctx.call, *ctx.inner)
-            if kind in _static_kinds:
-                raise
-            _static_kinds.add(kind)
+            q, k, v = ctx.inner
             with torch.enable_grad():
-                ctx.out = _flex(*ctx.inner, ctx.scale, ctx.call)
+                _static_kinds.add(_kind(ctx.call, q, k, v))
+                _ready.clear()
+                ctx.out = _flex(q, k, v, ctx.scale, ctx.call)
             grads = torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True)
         return *grads, None, None
 
@@ -233,7 +232,7 @@ def _compile(
         limits = {"recompile_limit": MAX_COMPILED, "accumulated_recompile_limit": MAX_COMPILED}
         # Flex cannot read symbolic floats (soft cap, slopes). Sizes that are equal by chance are two symbols.
         settings.enter_context(torch._dynamo.config.patch({**limits, "specialize_float": True}))
-        settings.enter_context(symbols.patch(use_duck_shape=False))
+        settings.enter_context(symbols.patch(use_duck_shape=False))  # type: ignore[attr-defined]
         if kind not in _static_kinds and _takes_symbols(call):
             try:
                 out = _compiled(True)(*map(_with_static_width, (q, k, v)), **_options(inputs, scale, q))
