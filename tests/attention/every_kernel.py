@@ -8,7 +8,7 @@ from regard import (
 from regard.attention.plan import KERNELS
 from regard.errors import KernelError
 
-CHECKED = [name for name in KERNELS if name != "flex"]  # Flex would compile for every call
+CHECKED = [name for name in KERNELS if name != "flex"]  # Flex would compile for every kind
 
 
 def inputs(*shape, dtype=torch.float32, grad=False):

@@ -20,7 +20,7 @@ from regard.conformance.cases import _draw_inputs
 LONG = os.environ.get("REGARD_LONG") == "1"
 # Number of cases of the slow classes.
 FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long sequences": 20}
-KERNELS = [name for name in b.KERNEL_BACKENDS if name != "flex"]  # flex compiles for every shape
+KERNELS = [name for name in b.KERNEL_BACKENDS if name != "flex"]  # flex compiles for every kind
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from regard import (
     watch,
 )
 from regard.attention import Documents, Dot, Mask
-from regard.attention.kernels import backend_times
+from regard.attention.kernels import backend_times, flex
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
@@ -321,6 +321,40 @@ def test_second_derivatives_of_long_calls_in_half_precision_are_refused_and_thos
             torch.autograd.grad(g.sum(), (q, k, v))
     (g,) = torch.autograd.grad(attend(q, k, v, kernel="reference").sum(), q, create_graph=True)
     torch.autograd.grad(g.sum(), (q, k, v))
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda T: {"mask": Window(T // 8, 5)},
+        lambda T: {"mask": Causal() & Window(T // 9), "bias": ALiBi(4)},
+        lambda T: {"mask": Documents(torch.arange(T) // 60) & Causal()},
+    ],
+    ids=["window", "window and ALiBi", "documents"],
+)
+def test_flex_compiles_once_for_three_lengths_and_says_so_once(make, grad, monkeypatch, capsys):
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    for name, empty in (("_inputs", {}), ("_ready", {}), ("_announced", set()), ("_static_kinds", set())):
+        monkeypatch.setattr(flex, name, empty)
+    for lengths in ((512, 768, 1024), (500, 700, 900)):  # lengths divisible by 128 have their own code
+        before = counters["stats"]["unique_graphs"]
+        for T in lengths:
+            q, k, v = inputs(torch.float32, T=T, grad=grad)
+            options = make(T)
+            leaves = [x.detach().cpu().double().requires_grad_(grad) for x in (q, k, v)]
+            true = attend(*leaves, kernel="reference", **options)
+            out = attend(q, k, v, kernel="flex", **on_gpu(options))
+            assert torch.allclose(out.cpu().double(), true, atol=2e-2)
+            if grad:
+                got = torch.autograd.grad(out.square().sum(), (q, k, v))
+                for a, b in zip(got, torch.autograd.grad(true.square().sum(), leaves), strict=True):
+                    assert torch.allclose(a.cpu().double(), b, atol=5e-2)
+        assert not flex._static_kinds, "torch could not compile it with symbolic sizes"
+        assert counters["stats"]["unique_graphs"] - before == 1
+    assert capsys.readouterr().err.count("regard: compiling Flex for ") == 1
 
 
 def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():
