@@ -101,8 +101,10 @@ class Embedder(Model):
         return made.train(model.training)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Tokens (batch, S) → unit vectors (batch, width)."""
+        """Tokens (batch, S) → unit vectors (batch, width); of a model in half precision, in float32."""
         pooled = self.pooling(self.encoder(self.source(tokens), lengths))
+        if pooled.dtype in (torch.float16, torch.bfloat16):
+            pooled = pooled.float()  # a norm of rounded numbers is not 1
         return nn.functional.normalize(pooled, dim=-1)
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
