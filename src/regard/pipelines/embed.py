@@ -66,7 +66,9 @@ def embed(
     return out[0] if single else out
 
 
-def _parts(embedder: Embedder, texts: Sequence[str], out: Vectors) -> Iterator[tuple[list[list[int]], Vectors]]:
+def _parts(
+    embedder: Embedder, texts: Sequence[str], out: Vectors
+) -> Iterator[tuple[list[list[int]], Vectors]]:
     """The token ids of some texts at a time, and the rows of `out` for them."""
     size = TOKENIZED.get(embedder.device.type, 1 << 16)
     for start in range(0, len(texts), size):
@@ -85,25 +87,29 @@ def _encode(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _run(embedder: Embedder, texts: Sequence[str], out: Vectors, limits: Limits, bar: Progress) -> None:
-    """Compute batches one after another, or several at a time in threads."""
     for rows, vectors in _parts(embedder, texts, out):
-        workers = limits.workers or default_workers(embedder, sum(map(len, rows)))
-        waiting, stop = deque(_batches(rows, _batch_tokens(embedder, limits))), threading.Event()
+        _run_part(embedder, rows, vectors, limits, bar)
 
-        def work() -> None:
-            with torch.inference_mode():
-                while not stop.is_set():
-                    try:
-                        batch = waiting.popleft()
-                    except IndexError:
-                        return
-                    vectors[batch] = _vectors(embedder, [rows[i] for i in batch]).cpu().numpy()
-                    bar.advance(len(batch))
 
-        if workers <= 1:
-            work()
-        else:
-            run_workers(work, workers, stop)
+def _run_part(embedder: Embedder, rows: list[list[int]], out: Vectors, limits: Limits, bar: Progress) -> None:
+    """Compute batches one after another, or several at a time in threads."""
+    workers = limits.workers or default_workers(embedder, sum(map(len, rows)))
+    waiting, stop = deque(_batches(rows, _batch_tokens(embedder, limits))), threading.Event()
+
+    def work() -> None:
+        with torch.inference_mode():
+            while not stop.is_set():
+                try:
+                    batch = waiting.popleft()
+                except IndexError:
+                    return
+                out[batch] = _vectors(embedder, [rows[i] for i in batch]).cpu().numpy()
+                bar.advance(len(batch))
+
+    if workers <= 1:
+        work()
+    else:
+        run_workers(work, workers, stop)
 
 
 def _run_ahead(embedder: Embedder, texts: Sequence[str], out: Vectors, limits: Limits, bar: Progress) -> None:

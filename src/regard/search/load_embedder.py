@@ -13,7 +13,6 @@ from regard.models.catalog import find_model
 from regard.models.embedder import Embedder
 from regard.models.folder import load
 
-
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
