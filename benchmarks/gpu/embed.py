@@ -7,10 +7,10 @@
 
 From texts to float32 vectors in the CPU's memory: tokenizing, computing and copying all count. Two sets of
 29,000 texts: Multi30k (captions, 16 tokens on average) and lines of Europarl with 200 to 1,000 characters
-(75 tokens). Each system first tries its batch sizes (regard: tokens; sentence-transformers: texts) and keeps
+(55 tokens). Each system first tries its batch sizes (regard: tokens; sentence-transformers: texts) and keeps
 the fastest one; then both take turns. In half precision all weights are: `load_embedder(…, precision=…)` and
 `SentenceTransformer(…).half()` or `.bfloat16()`. Vectors are compared with those of sentence-transformers in
-float32. "tokenizing" is that part alone, with the padding of batches.
+float32. "tokenizing" is that part alone, with the padding of batches. On a CPU, times are processor seconds.
 
 `--gather FOLDER` writes configuration and tokenizer of MiniLM (0.5 MiB), both sets of texts (2 MiB) and the
 wheel of sentence-transformers (0.7 MiB). The weights (87 MiB) stay: where `FOLDER/minilm` has none, or with
@@ -66,8 +66,8 @@ SETS: dict[str, Callable[[int], list[str]]] = {
 }
 TEXTS = 29_000  # of each set
 PEER = "sentence-transformers==6.2.0"  # 6.2 needs transformers 5
-TOKENS = (8192, 16384, 32768, 65536, 131072)  # per batch of regard
-SIZES = (32, 128, 512, 2048)  # texts per batch of sentence-transformers
+TOKENS = {"cuda": (8192, 16384, 32768, 65536, 131072), "cpu": (1024, 2048, 4096)}  # per batch of regard
+SIZES = {"cuda": (32, 128, 512, 2048), "cpu": (8, 32, 128)}  # texts per batch of sentence-transformers
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 TINY_TEXTS = [" ".join(["a dog", "sleeps", "near", "the", "river"] * n) for n in range(1, 9)]
 
@@ -151,7 +151,7 @@ def regard_system(folder: Path, device: str, precision: str) -> System:
     def run(texts: list[str], batch: int) -> np.ndarray:
         return pipeline.embed(texts, model, batch_tokens=batch)
 
-    return System("regard", run, tokenize, TOKENS, "tokens")
+    return System("regard", run, tokenize, TOKENS[device], "tokens")
 
 
 def peer_system(folder: Path, device: str, precision: str) -> System:
@@ -167,21 +167,25 @@ def peer_system(folder: Path, device: str, precision: str) -> System:
     def run(texts: list[str], batch: int) -> np.ndarray:
         return np.asarray(model.encode(texts, batch_size=batch, show_progress_bar=False), np.float32)
 
-    return System("sentence-transformers", run, tokenize, SIZES, "texts")
+    return System("sentence-transformers", run, tokenize, SIZES[device], "texts")
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """Processor seconds on a CPU, which other programs do not disturb; else seconds."""
+    return time.process_time if device == "cpu" else time.perf_counter
 
 
 def choose_batch(system: System, texts: list[str], device: str) -> None:
     """Set the fastest batch size: largest first, two runs each, one if that is far from the best."""
-    best = float("inf")
-    tried = []
+    best, tried, clock = float("inf"), [], clock_of(device)
     system.run(texts, max(system.batches))  # starts the clock of a GPU, chooses kernels
     for batch in sorted(system.batches, reverse=True):
         seconds = float("inf")
         for _ in range(2):
-            start = time.perf_counter()
+            start = clock()
             system.run(texts, batch)
             synchronize(device)
-            seconds = min(seconds, time.perf_counter() - start)
+            seconds = min(seconds, clock() - start)
             if seconds > 1.5 * best:
                 break
         tried.append(f"{batch}: {len(texts) / seconds:,.0f}")
@@ -207,9 +211,10 @@ def measure(
 
     for system in systems:
         choose_batch(system, texts, device)
-    seconds, vectors = in_turn({system.name: runner(system) for system in systems}, rounds, time.perf_counter)
+    clock = clock_of(device)
+    seconds, vectors = in_turn({system.name: runner(system) for system in systems}, rounds, clock)
     alone = {system.name: lambda system=system: system.tokenize(texts, system.batch) for system in systems}
-    tokenizing, _ = in_turn(alone, min(3, rounds), time.perf_counter)
+    tokenizing, _ = in_turn(alone, min(3, rounds), clock)
     return seconds, vectors, {name: min(times) for name, times in tokenizing.items()}
 
 
@@ -285,9 +290,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     print("\n".join(rows))
     print(
-        f"{len(texts):,} texts of each set, {options.rounds} rounds in turn, {torch.get_num_threads()} threads "
-        "of torch. Ratio: to sentence-transformers, by medians. Difference and cosine: to its vectors in "
-        f"{options.precisions[0]}."
+        f"{len(texts):,} texts of each set, {options.rounds} rounds in turn, {torch.get_num_threads()} "
+        "threads of torch. Ratio: to sentence-transformers, by medians. Difference and cosine: to its vectors "
+        f"in {options.precisions[0]}."
     )
     return 0
 
@@ -303,9 +308,8 @@ def has_peer() -> bool:
         print(f"sentence-transformers is not here ({error}); regard alone")
         return False
     without = f", without {' and '.join(missing)}, which encode does not call" if missing else ""
-    print(
-        f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}{without}"
-    )
+    print(f"transformers {transformers.__version__}, ", end="")
+    print(f"sentence-transformers {sentence_transformers.__version__}{without}", flush=True)
     return True
 
 
