@@ -8,11 +8,11 @@
 From texts to float32 vectors in the CPU's memory: tokenizing, computing and copying all count. Two sets of
 29,000 texts: Multi30k (captions, 16 tokens on average) and lines of Europarl with 200 to 1,000 characters
 (55 tokens). Each system first tries its batch sizes (regard: tokens; sentence-transformers: texts) and keeps
-the fastest one; then both take turns. In half precision all weights are: `load_embedder(…, precision=…)` and
+the fastest one; then both take turns. In half precision all weights are: `Embedder.load(…, precision=…)` and
 `SentenceTransformer(…).half()` or `.bfloat16()`. Vectors are compared with those of sentence-transformers in
 float32. "tokenizing" is that part alone, with the padding of batches. On a CPU, times are processor seconds.
 
-`--gather FOLDER` writes configuration and tokenizer of MiniLM (0.5 MiB), both sets of texts (2 MiB) and the
+`--gather FOLDER` writes configuration and tokenizer of MiniLM (0.4 MiB), both sets of texts (2.1 MiB) and the
 wheel of sentence-transformers (0.7 MiB). The weights (87 MiB) stay: where `FOLDER/minilm` has none, or with
 `--random`, both systems load the same random ones from a temporary folder, which are as fast. The wheels of
 `python -m benchmarks.translator.session gather` (13 MiB) have what regard needs. On the other machine:
@@ -53,8 +53,8 @@ from benchmarks.peers.embedding import captions, difference, in_turn, sentences
 from benchmarks.peers.placeholders import add_placeholders
 from regard.data.text_files import lines
 from regard.models.bert import minilm_folder
+from regard.models.embedder import PRECISIONS, Embedder
 from regard.pipelines import embed as pipeline
-from regard.search.load_embedder import PRECISIONS, load_embedder
 
 FILES = (
     "config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json",
@@ -139,7 +139,7 @@ def read_texts(name: str, folder: Path, count: int) -> list[str]:
 
 
 def regard_system(folder: Path, device: str, precision: str) -> System:
-    model = load_embedder(str(folder), device, precision)
+    model = Embedder.load(folder, device, precision)
 
     def tokenize(texts: list[str], batch: int) -> None:
         size = pipeline.TOKENIZED.get(model.device.type, 1 << 16)
@@ -291,8 +291,8 @@ def main(argv: list[str] | None = None) -> int:
     print("\n".join(rows))
     print(
         f"{len(texts):,} texts of each set, {options.rounds} rounds in turn, {torch.get_num_threads()} "
-        "threads of torch. Ratio: to sentence-transformers, by medians. Difference and cosine: to its vectors "
-        f"in {options.precisions[0]}."
+        "threads of torch. Ratio: to sentence-transformers, by medians. Difference and cosine: to its "
+        f"vectors in {options.precisions[0]}."
     )
     return 0
 

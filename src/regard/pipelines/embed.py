@@ -47,7 +47,7 @@ def embed(
         texts: one text or a list of texts. A text of more than `Embedder.longest` tokens is truncated.
         model: `minilm`, a model folder, or a loaded model with an encoder (see `Embedder.of`). By default the
             folder in REGARD_MODEL. A name or folder runs on the CPU in float32; for a GPU or half precision,
-            load it first: `regard.search.load_embedder.load_embedder("minilm", "cuda", "bfloat16")`.
+            load it first: `regard.models.Embedder.load("minilm", "cuda", "bfloat16")`.
         batch_tokens: maximum size of a batch; by default as fits the device.
         workers: number of batches computed in parallel; by default one per core for enough work on a CPU.
         progress: show a progress bar.
@@ -133,7 +133,7 @@ def _queue(
     vectors = _vectors(embedder, [rows[i] for i in batch]).to("cpu", non_blocking=True)  # not there yet
     done = torch.cuda.Event() if embedder.device.type == "cuda" else None
     if done is not None:
-        done.record()
+        done.record(torch.cuda.current_stream(embedder.device))
 
     def finish() -> None:
         if done is not None:
