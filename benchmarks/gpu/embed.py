@@ -280,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
             write_random(folder, Path(made), TINY if options.tiny else {})
             print("random weights")
             folder = Path(made)
-        rows = []
+        rows, texts = [], []
         for name in options.sets:
             texts = TINY_TEXTS if options.tiny else read_texts(name, options.folder, options.texts)
             rows += compare(folder, name, texts, options)
