@@ -6,7 +6,8 @@
 
 The vectors come from real ones: MiniLM embeds sentences of Europarl, and each vector of the set is a mixture
 of two of them with a little noise, of length 1. So they are distributed as texts are. Every system runs in
-its own process, so that its memory can be measured. Times are processor seconds.
+its own process, so that its memory can be measured. Times are processor seconds. `benchmarks.gpu.embed`
+measures embedding on a GPU.
 """
 
 from __future__ import annotations
@@ -23,24 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import command, machine
+from benchmarks.peers.embedding import difference, in_turn, sentences
 from benchmarks.peers.memory import memory_status
 
 K, QUERIES = 10, 1000
 EXPANSIONS = (64, 96, 192, 256, 384, 768)  # 256 is the default of `regard search`
 SYSTEMS = ("regard", "faiss", "hnswlib")
-
-
-def sentences(count):
-    """The first distinct lines of Europarl's English side with 20 to 200 characters."""
-    from regard.data.corpora import data_folder
-    from regard.data.text_files import lines
-
-    texts = {}
-    for block in lines(data_folder() / "europarl-en-de" / "train.en.xz"):
-        texts |= dict.fromkeys(text for text in map(str.strip, block) if 20 <= len(text) <= 200)
-        if len(texts) >= count:
-            break
-    return list(texts)[:count]
 
 
 def write_vectors(path, count, real, seed):
@@ -230,16 +219,11 @@ def compare_embedding(count):
     }
     for run in runs.values():
         run()
-    best, vectors = {}, {}
-    for _ in range(3):  # in turns, so that noise affects both alike
-        for name, run in runs.items():
-            start = time.process_time()
-            vectors[name] = run()
-            best[name] = max(best.get(name, 0), len(texts) / (time.process_time() - start))
-    for name, rate in best.items():
+    seconds, vectors = in_turn(runs, 3, time.process_time)
+    for name, times in seconds.items():
+        rate = len(texts) / min(times)
         print(f"{name}: {rate:.0f} texts/s, best of 3, one thread, {len(texts)} sentences of Europarl")
-    difference = np.abs(vectors["regard"] - vectors["sentence-transformers"]).max()
-    print(f"largest difference {difference:.1e}")
+    print(f"largest difference {difference(*vectors.values())[0]:.1e}")
 
 
 def main():

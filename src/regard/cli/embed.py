@@ -27,6 +27,9 @@ def command(
     input: shared.InputFileOptions,
     output: Annotated[Path, shared.output_option(".npy, .tsv or .jsonl, also .gz or .xz")] = Path("-"),
     as_json: shared.Json = False,
+    precision: Annotated[
+        str, shared.option(help="float32, bfloat16 or float16.", rich_help_panel=shared.JOB)
+    ] = "float32",
     batch_tokens: shared.BatchTokens = None,
     job: shared.JobOptions,
 ) -> None:
@@ -59,7 +62,7 @@ def command(
     output_files = open_outputs(source, [output])
     if options.output_format == "npy" and not isinstance(output_files[0], File):
         raise OptionError(f"{output} is not a file, and .npy needs one, for the number of rows; name a file")
-    embedder = load_embedder(name, str(pick_device(job.device)))
+    embedder = load_embedder(name, str(pick_device(job.device)), precision)
     settings = lambda: options.about(embedder.fingerprint())  # noqa: E731
     run_job("embed", source, output_files, EmbedJob(embedder, options), settings, job)
 

@@ -57,6 +57,14 @@ def minilm() -> Embedder:
     return read(minilm_folder())
 
 
+def encoder_folder(name: str | Path) -> Path | None:
+    """The folder of `minilm` or of a BERT-like encoder; None for anything else."""
+    if str(name) == "minilm":
+        return minilm_folder()
+    config = Path(name) / "config.json"
+    return Path(name) if config.is_file() and read_json(config).get("model_type") == "bert" else None
+
+
 def model_config(folder: Path) -> dict[str, Any]:
     """The `model:` block of a folder's encoder as an embedder, without reading weights."""
     return _config(folder, *_settings(folder))

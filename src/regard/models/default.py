@@ -60,12 +60,12 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
     """Return a model: the given one, the one in a folder, or for None the default of the task.
 
     A folder is loaded on the CPU, and again only if a file in it changes or other folders replace it in
-    memory.
+    memory. For `embed` it may also be `minilm` or the folder of a BERT-like sentence encoder.
     """
     if model is None:
         model = default_model(task, to)
     if isinstance(model, str | os.PathLike):
-        model = _from_folder(as_path("model", model))
+        model = _from_folder(as_path("model", model), task)
     elif isinstance(model, list | tuple):
         raise OptionError(
             f"model is a folder or a loaded model, got {quoted(model)}; "
@@ -76,12 +76,15 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
     return model
 
 
-def _from_folder(folder: Path) -> Any:
-    place = model_in(folder)
+def _from_folder(folder: Path, task: str) -> Any:
+    from regard.models import bert
+
+    encoder = bert.encoder_folder(folder) if task == "embed" else None
+    place = encoder or model_in(folder)
     with _lock:
         key = (os.path.realpath(place), _file_stats(place))
         if key not in _loaded:
-            _loaded[key] = load(folder)
+            _loaded[key] = load(folder) if encoder is None else bert.read(encoder)
             for old in [other for other in _loaded if other[0] == key[0] and other != key]:
                 del _loaded[old]
         _loaded.move_to_end(key)

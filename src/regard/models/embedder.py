@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard import arguments
+from regard.attention.devices import as_device
 from regard.data.batch import Batch
 from regard.data.subword_tokenizer import SubwordTokenizer
-from regard.errors import OptionError
+from regard.errors import FolderError, OptionError
 from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
@@ -23,6 +26,7 @@ from regard.models.pooling import MeanPooling, MeanPoolingOptions
 from regard.models.text_model import TextModelOptions
 from regard.models.transformer import TransformerOptions
 
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LONGEST = 512  # tokens of a text that are read, unless a learned position table is shorter
 
 
@@ -77,6 +81,36 @@ class Embedder(Model):
         self.prepend_bos, self.temperature = prepend_bos, temperature
 
     @classmethod
+    def load(
+        cls, name: str | Path, device: str | torch.device = "cpu", precision: str = "float32"
+    ) -> Embedder:
+        """Load `minilm`, the folder of a BERT-like sentence encoder, or a model folder of regard.
+
+        >>> regard.models.Embedder.load("minilm", "cuda", "bfloat16").width  # doctest: +SKIP
+        384
+
+        Args:
+            name: name or folder of the model.
+            device: where the model is put.
+            precision: float32, bfloat16 or float16, of weights and computation; `embed` always returns
+                float32.
+        """
+        from regard.models import bert, catalog
+        from regard.models.folder import load
+
+        dtype, device = PRECISIONS[arguments.one_of("precision", precision, PRECISIONS)], as_device(device)
+        folder = catalog.find_model(str(name))
+        if (encoder := bert.encoder_folder("minilm" if str(name) == "minilm" else folder)) is not None:
+            embedder = bert.read(encoder)
+        elif not folder.is_dir():
+            raise FolderError(
+                f"there is no model {name}; give minilm, or the folder of a model, such as runs/NAME"
+            )
+        else:
+            embedder = cls.of(load(folder))
+        return embedder.to(device, dtype).eval()
+
+    @classmethod
     def of(cls, model: Any) -> Embedder:
         """Make an embedder of any model with an encoder; an embedder is returned unchanged.
 
@@ -101,8 +135,10 @@ class Embedder(Model):
         return made.train(model.training)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Tokens (batch, S) → unit vectors (batch, width)."""
+        """Tokens (batch, S) → unit vectors (batch, width); of a model in half precision, in float32."""
         pooled = self.pooling(self.encoder(self.source(tokens), lengths))
+        if pooled.dtype in (torch.float16, torch.bfloat16):
+            pooled = pooled.float()  # a norm of rounded numbers is not 1
         return nn.functional.normalize(pooled, dim=-1)
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:

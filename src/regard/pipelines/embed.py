@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
@@ -21,7 +23,7 @@ from regard.models.default import as_model
 from regard.models.embedder import Embedder
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}  # about what a CPU's cache holds
-TOKENIZED = 1 << 16  # texts that are tokenized at a time
+TOKENIZED = {"cpu": 1 << 16, "cuda": 1 << 13}  # texts tokenized at a time; a GPU computes the part before
 
 Vectors = NDArray[np.float32]
 
@@ -43,8 +45,9 @@ def embed(
 
     Args:
         texts: one text or a list of texts. A text of more than `Embedder.longest` tokens is truncated.
-        model: a model folder, or a loaded model with an encoder (see `Embedder.of`). By default the folder in
-            REGARD_MODEL.
+        model: `minilm`, a model folder, or a loaded model with an encoder (see `Embedder.of`). By default the
+            folder in REGARD_MODEL. A name or folder runs on the CPU in float32; for a GPU or half precision,
+            load it first: `regard.models.Embedder.load("minilm", "cuda", "bfloat16")`.
         batch_tokens: maximum size of a batch; by default as fits the device.
         workers: number of batches computed in parallel; by default one per core for enough work on a CPU.
         progress: show a progress bar.
@@ -58,10 +61,19 @@ def embed(
         out = np.empty((len(texts), embedder.width), np.float32)
         with progress_bar(progress, len(texts), "embedding", "texts") as bar:
             limits = Limits(batch_tokens=batch_tokens, workers=workers)
-            for start in range(0, len(texts), TOKENIZED):
-                part = slice(start, start + TOKENIZED)
-                _run(embedder, _encode(embedder, texts[part]), out[part], limits, bar)
+            run = _run if embedder.device.type == "cpu" or workers is not None else _run_ahead
+            run(embedder, texts, out, limits, bar)
     return out[0] if single else out
+
+
+def _parts(
+    embedder: Embedder, texts: Sequence[str], out: Vectors
+) -> Iterator[tuple[list[list[int]], Vectors]]:
+    """The token ids of some texts at a time, and the rows of `out` for them."""
+    size = TOKENIZED.get(embedder.device.type, 1 << 16)
+    for start in range(0, len(texts), size):
+        part = slice(start, start + size)
+        yield _encode(embedder, texts[part]), out[part]
 
 
 def _encode(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
@@ -74,16 +86,15 @@ def _encode(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
     return [[*first, *ids[:room], EOS] for ids in tokenizer.encode_batch(texts)]
 
 
-def _run(
-    embedder: Embedder,
-    rows: list[list[int]],
-    out: Vectors,
-    limits: Limits,
-    bar: Progress,
-) -> None:
+def _run(embedder: Embedder, texts: Sequence[str], out: Vectors, limits: Limits, bar: Progress) -> None:
+    for rows, vectors in _parts(embedder, texts, out):
+        _run_part(embedder, rows, vectors, limits, bar)
+
+
+def _run_part(embedder: Embedder, rows: list[list[int]], out: Vectors, limits: Limits, bar: Progress) -> None:
+    """Compute batches one after another, or several at a time in threads."""
     workers = limits.workers or default_workers(embedder, sum(map(len, rows)))
-    batch_tokens = limits.batch_tokens or BATCH_TOKENS.get(embedder.device.type, 2048)
-    waiting, stop = deque(_batches(rows, batch_tokens)), threading.Event()
+    waiting, stop = deque(_batches(rows, _batch_tokens(embedder, limits))), threading.Event()
 
     def work() -> None:
         with torch.inference_mode():
@@ -92,13 +103,49 @@ def _run(
                     batch = waiting.popleft()
                 except IndexError:
                     return
-                out[batch] = _vectors(embedder, [rows[i] for i in batch])
+                out[batch] = _vectors(embedder, [rows[i] for i in batch]).cpu().numpy()
                 bar.advance(len(batch))
 
     if workers <= 1:
         work()
     else:
         run_workers(work, workers, stop)
+
+
+def _run_ahead(embedder: Embedder, texts: Sequence[str], out: Vectors, limits: Limits, bar: Progress) -> None:
+    """Compute on a GPU, and tokenize the next part meanwhile: nothing waits for a part before the next one
+    is queued.
+    """
+    queued: list[Callable[[], None]] = []
+    for rows, vectors in _parts(embedder, texts, out):
+        batches = _batches(rows, _batch_tokens(embedder, limits))
+        before, queued = queued, [_queue(embedder, rows, batch, vectors, bar) for batch in batches]
+        for finish in before:
+            finish()
+    for finish in queued:
+        finish()
+
+
+def _queue(
+    embedder: Embedder, rows: list[list[int]], batch: list[int], out: Vectors, bar: Progress
+) -> Callable[[], None]:
+    """Queue a batch on the GPU; the result waits for it and writes its vectors to `out`."""
+    vectors = _vectors(embedder, [rows[i] for i in batch]).to("cpu", non_blocking=True)  # not there yet
+    done = torch.cuda.Event() if embedder.device.type == "cuda" else None
+    if done is not None:
+        done.record(torch.cuda.current_stream(embedder.device))
+
+    def finish() -> None:
+        if done is not None:
+            done.synchronize()
+        out[batch] = vectors.numpy()
+        bar.advance(len(batch))
+
+    return finish
+
+
+def _batch_tokens(embedder: Embedder, limits: Limits) -> int:
+    return limits.batch_tokens or BATCH_TOKENS.get(embedder.device.type, 2048)
 
 
 def _batches(rows: list[list[int]], batch_tokens: int) -> list[list[int]]:
@@ -115,11 +162,23 @@ def _batches(rows: list[list[int]], batch_tokens: int) -> list[list[int]]:
     return batches
 
 
-def _vectors(embedder: Embedder, rows: list[list[int]]) -> Vectors:
-    lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = torch.tensor(row)
+def _vectors(embedder: Embedder, rows: list[list[int]]) -> Tensor:
+    """Vectors of a batch on the model's device, (rows, width), float32."""
+    tokens, lengths = _pad(rows)
     unpadded = bool((lengths == lengths[0]).all())  # needs no mask
-    device = embedder.device
-    return embedder.encode(tokens.to(device), None if unpadded else lengths.to(device)).float().cpu().numpy()
+    tokens, lengths = (_to_device(x, embedder.device) for x in (tokens, lengths))
+    return embedder.encode(tokens, None if unpadded else lengths).float()
+
+
+def _pad(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens (rows, longest), zeros after the end of each row, and lengths (rows,)."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    tokens = np.zeros((len(rows), lengths.max()), np.int64)
+    real = np.arange(tokens.shape[1]) < lengths[:, None]
+    tokens[real] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(tokens), torch.from_numpy(lengths)
+
+
+def _to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to a GPU without waiting for what it computes, which takes pinned memory."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
