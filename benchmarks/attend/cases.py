@@ -101,8 +101,9 @@ CPU = [
 ]
 
 
-def _gpu(*lengths: int, **options) -> list[Case]:
-    quick = ((2048, False), (2048, True))
+def _gpu(
+    *lengths: int, quick: tuple[tuple[int, bool], ...] = ((2048, False), (2048, True)), **options
+) -> list[Case]:
     return _cases(*lengths, B=4, H=16, D=128, dtype=torch.bfloat16, device="cuda", quick=quick, **options)
 
 
@@ -112,6 +113,10 @@ CUDA = [
     *_gpu(2048, 8192, mask="causal", bias="ALiBi"),
     *_gpu(2048, 8192, mask=WINDOW),
     *_cases(512, energy="additive", B=64, H=1, D=256, device="cuda"),
+    # normalisers; none of them is quick
+    *_gpu(512, 2048, normalize="sigmoid", mask="causal", quick=()),
+    *_gpu(512, 2048, normalize="sparsemax", quick=()),
+    *_gpu(512, 2048, normalize="entmax 1.5", quick=()),
 ]
 
 

@@ -6,7 +6,8 @@ python -m benchmarks.gpu.cache --tiny    # small shapes on a CPU in Triton's int
 The first table has the CUDA engine's kernels alone, in bfloat16. `self`: a row writes its new key and value
 and attends to its cache; with a beam, a table of ancestors (random here, so rows share less than in a real
 search) says which row wrote each token. `cross`: rows attend to the keys and values of their source
-sentence; `cross, lengths`: sentences have from half to all of the keys. The second table has `regard.attend` with grouped heads beside torch's SDPA.
+sentence; `cross, lengths`: sentences have from half to all of the keys. The second table has `regard.attend`
+with grouped heads beside torch's SDPA.
 
 Bytes are counted once, however often they are read: the keys and values that the rows of a sentence see
 (with a beam these are shared), masks or ancestors, queries, outputs, and new keys and values. Every launch
