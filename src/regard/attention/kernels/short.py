@@ -32,12 +32,14 @@ class TritonShort(Kernel):
     reads_unseen = False
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind == "cuda" and not call.is_softmax:
+            return "it normalises by softmax only, without sinks"
         if (reason := Triton().refuses(call, machine)) is not None:  # also tracing
             return reason
         if max(call.Tq, call.Tk) > MAX_LENGTH:
             return f"it is for at most {MAX_LENGTH} queries and keys"
-        if not call.is_softmax or call.bias is not None:
-            return "it has no sigmoid, no sinks and no bias"
+        if call.bias is not None:
+            return "it has no bias"
         if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > MAX_DIM:
             return f"it takes vectors of at most {MAX_DIM} components"
         band = band_of(call.mask, call)
