@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -127,7 +127,7 @@ class Step:
         return (2 * seen + 2 * case.rows) * vector + mask
 
 
-def replay_microseconds(launches: list[Callable[[], object]], device: str) -> float:
+def replay_microseconds(launches: Sequence[Callable[[], object]], device: str) -> float:
     """GPU time of a launch: all launches recorded as one CUDA graph, and replayed."""
     for launch in launches:
         launch()

@@ -126,7 +126,15 @@ class PreparedForward:
     """The forward kernel for contiguous tensors of one signature, with all arguments except the tensors."""
 
     def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, *, sigmoid: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        band: Band,
+        slopes: Slopes,
+        *,
+        sigmoid: bool = False,
     ) -> None:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
         self.shape, self.slopes, self.device = (B, H, Tq, v.shape[3]), slopes.tensor, q.get_device()
