@@ -21,8 +21,8 @@ Time, error and memory of regard.attend beside its peers, one table over energie
 forward and training.
 
 Peers on a CPU: torch's SDPA, compiled Flex, torch.compile of the plain formula, x-transformers, Keras.
-Peers on a GPU: SDPA with flash, SDPA with cuDNN, Flex; for the additive energy the plain formula, eager and
-compiled.
+Peers on a GPU: SDPA with flash, SDPA with cuDNN, Flex; for the additive energy and for normalisers
+other than softmax the plain formula, eager and compiled.
 A peer that is not installed is skipped and named (pip install x-transformers keras).
 
 Every system first shows that it agrees with a float64 reference, then all take turns, round after round.

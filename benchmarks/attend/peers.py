@@ -60,12 +60,30 @@ def scores(p: Problem) -> Tensor:
 
 
 def sparsemax(s: Tensor) -> Tensor:
-    """Martins & Astudillo 2016, algorithm 1."""
-    ordered = s.sort(-1, descending=True).values
-    rank = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
-    total = ordered.cumsum(-1)
-    support = (1 + rank * ordered > total).sum(-1, keepdim=True)
-    return (s - (total.gather(-1, support - 1) - 1) / support).clamp(min=0)
+    """Martins & Astudillo 2016, algorithm 1; no gradient goes through the sort."""
+    with torch.no_grad():
+        ordered = s.sort(-1, descending=True).values
+        rank = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
+        size = (1 + rank * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True)
+        inside = s >= ordered.gather(-1, size - 1)
+    tau = (torch.where(inside, s, 0.0).sum(-1, keepdim=True) - 1) / inside.sum(-1, keepdim=True)
+    return (s - tau).clamp(min=0)
+
+
+def entmax15(s: Tensor) -> Tensor:
+    """Peters, Niculae & Martins 2019, algorithm 2; no gradient goes through the sort."""
+    s = (s - s.detach().amax(-1, keepdim=True)) / 2
+    with torch.no_grad():
+        ordered = s.sort(-1, descending=True).values
+        rank = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
+        mean = ordered.cumsum(-1) / rank
+        variance = ordered.square().cumsum(-1) / rank - mean.square()
+        size = (mean - (1 / rank - variance).clamp(min=0).sqrt() <= ordered).sum(-1, keepdim=True)
+        inside = s >= ordered.gather(-1, size - 1)
+    count = inside.sum(-1, keepdim=True)
+    mean = torch.where(inside, s, 0.0).sum(-1, keepdim=True) / count
+    squares = torch.where(inside, (s - mean).square(), 0.0).sum(-1, keepdim=True)
+    return (s - mean + ((1 - squares) / count).clamp(min=1e-12).sqrt()).clamp(min=0).square()
 
 
 def plain(p: Problem) -> Tensor:
@@ -88,6 +106,7 @@ def plain(p: Problem) -> Tensor:
         "softmax": lambda x: torch.softmax(x, -1),
         "sigmoid": torch.sigmoid,
         "sparsemax": sparsemax,
+        "entmax 1.5": entmax15,
     }[case.normalize]
     if case.Hk is not None:
         v = v.repeat_interleave(case.H // case.Hk, 1)
@@ -229,7 +248,7 @@ def x_transformers(p: Problem) -> System | None:
     from x_transformers.x_transformers import l2norm
 
     case = p.case
-    if case.energy in ("additive", "bilinear") or case.normalize == "sparsemax":
+    if case.energy in ("additive", "bilinear") or case.normalize in ("sparsemax", "entmax 1.5"):
         return None
     flash = case.softcap is None and case.normalize == "softmax"
     clamp = (
@@ -339,11 +358,11 @@ CPU: dict[str, CreateSystem] = {
 }
 FLASH, CUDNN = _sdpa_backend("FLASH_ATTENTION", masks=False), _sdpa_backend("CUDNN_ATTENTION", masks=True)
 CUDA: dict[str, CreateSystem] = {"SDPA flash": FLASH, "SDPA cuDNN": CUDNN, "Flex": flex}
-CUDA_ADDITIVE: dict[str, CreateSystem] = {"eager": eager, "compiled": compiled}
+CUDA_PLAIN: dict[str, CreateSystem] = {"eager": eager, "compiled": compiled}
 
 
 def peers_of(case: Case) -> dict[str, CreateSystem]:
-    """The peers of a case's device and energy, by name."""
+    """The peers of a case's device, energy and normaliser, by name."""
     if case.device == "cpu":
         return CPU
-    return CUDA_ADDITIVE if case.energy == "additive" else CUDA
+    return CUDA if is_softmax_of_dot(case) else CUDA_PLAIN

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.attend.cases import Case
-from regard.attention import Cosine, Distance, Documents, Energy, RelativeBuckets, Sigmoid
+from regard.attention import Cosine, Distance, Documents, Energy, Entmax, RelativeBuckets, Sigmoid
 
 SEED = 0
 WINDOW = 256
@@ -174,9 +174,12 @@ class Problem:
         bias = {"none": None, "ALiBi": regard.ALiBi(case.H), "T5": self.table, "dense": self.dense_bias}[
             case.bias
         ]
-        normalize = {"softmax": regard.Softmax, "sparsemax": regard.Sparsemax, "sigmoid": Sigmoid}[
-            case.normalize
-        ]()
+        normalize = {
+            "softmax": regard.Softmax,
+            "sparsemax": regard.Sparsemax,
+            "entmax 1.5": Entmax,
+            "sigmoid": Sigmoid,
+        }[case.normalize]()
         return {
             "energy": self.energy,
             "mask": mask,

@@ -89,7 +89,11 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
     """What the columns mean, and which peers were skipped."""
     cpu = facts["device"] == "cpu"
     sizes = "B=4, H=8, D=64, float32; additive and one head: B=8, H=1, D=128"
-    sizes = sizes if cpu else "B=4, H=16, D=128, bfloat16; additive: B=64, H=1, D=256, float32"
+    sizes = (
+        sizes
+        if cpu
+        else "B=4, H=16, D=128, bfloat16 (sparsemax, entmax: float32); additive: B=64, H=1, D=256, float32"
+    )
     memory = "the system's high-water mark of resident memory" if cpu else "torch's allocator"
     lines = [
         f"Sizes: {sizes}. Times are medians in milliseconds, all systems in one process and in turns. "

@@ -20,7 +20,7 @@ from regard import (
     explain,
     watch,
 )
-from regard.attention import Documents, Dot, Mask
+from regard.attention import Documents, Dot, Mask, Sigmoid
 from regard.attention.kernels import backend_times, flex
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
@@ -54,6 +54,10 @@ CASES = {
     "documents": {"mask": Documents(torch.arange(256) // 60) & Causal()},
     "soft cap": {"softcap": 5.0, "mask": Causal()},
     "cold": {"normalize": Softmax(0.5)},
+    "sigmoid": {"normalize": Sigmoid()},
+    "sigmoid causal": {"normalize": Sigmoid(), "mask": Causal()},
+    "sigmoid ALiBi causal": {"normalize": Sigmoid(), "mask": Causal(), "bias": ALiBi(4)},
+    "sigmoid padding": {"normalize": Sigmoid(), "mask": Padding(torch.tensor([100, 256]))},
 }
 
 
@@ -283,7 +287,9 @@ def test_a_bias_of_positions_with_padding_is_not_rounded_to_half_precision():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("T", [64, 600])
-@pytest.mark.parametrize("name", ["plain", "causal", "window", "ALiBi causal", "padding"])
+@pytest.mark.parametrize(
+    "name", ["plain", "causal", "window", "ALiBi causal", "padding", "sigmoid causal", "sigmoid ALiBi causal"]
+)
 def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
     options = (
         {"mask": Padding(torch.tensor([T, T // 3], device="cuda"))}
@@ -405,13 +411,20 @@ BANDS = {
 }
 
 
-@pytest.mark.parametrize("alibi", [False, True])
-@pytest.mark.parametrize("sizes", SIZES)
+ODD_CALLS = [
+    *((sizes, alibi, Softmax()) for sizes in SIZES for alibi in (False, True)),
+    (SIZES[1], True, Sigmoid()),
+    (SIZES[3], False, Sigmoid()),
+    (SIZES[4], False, Sigmoid()),
+]
+
+
+@pytest.mark.parametrize(("sizes", "alibi", "normalize"), ODD_CALLS, ids=str)
 @pytest.mark.parametrize("name", BANDS)
-def test_the_triton_kernel_on_odd_shapes_with_nan_in_unseen_positions(name, sizes, alibi):
+def test_the_triton_kernel_on_odd_shapes_with_nan_in_unseen_positions(name, sizes, alibi, normalize):
     torch.manual_seed(0)
     Tq, Tk, D, Dv = sizes
-    options = on_gpu(BANDS[name]) | ({"bias": ALiBi(4)} if alibi else {})
+    options = on_gpu(BANDS[name]) | {"normalize": normalize} | ({"bias": ALiBi(4)} if alibi else {})
     shapes = ((3, 4, Tq, D), (3, 2, Tk, D), (3, 2, Tk, Dv))
     q, k, v = (torch.randn(s, device="cuda").to(torch.bfloat16).requires_grad_() for s in shapes)
     grad = torch.randn(3, 4, Tq, Dv, device="cuda", dtype=torch.bfloat16)
@@ -453,6 +466,38 @@ def test_the_triton_kernel_accepts_any_strides_and_scales():
             torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(true.sum(), exact), strict=True
         ):
             assert (x.double() - y).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(
+    "options", [{"normalize": Sigmoid()}, {"energy": Dot(-0.3)}, {"energy": Dot(0.0)}], ids=str
+)
+def test_a_repeated_call_has_the_normaliser_and_scale_of_the_first(options):
+    """Repeated calls take shortcuts, with and without gradients."""
+    mask = Window(9, 9)
+    for grad in (False, True):
+        q, k, v = inputs(torch.bfloat16, T=200, grad=grad)
+        exact = [x.detach().double().requires_grad_(grad) for x in (q, k, v)]
+        true = attend(*exact, mask=mask, kernel="reference", **options)
+        for _ in range(3):
+            out = attend(q, k, v, mask=mask, kernel="triton", **options)
+            assert (out.double() - true).abs().max() <= 0.02 * (1 + true.abs().max())
+        if grad:
+            pairs = zip(
+                torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(true.sum(), exact), strict=True
+            )
+            for a, b in pairs:
+                assert (a.double() - b).abs().max() <= 0.03 * (1 + b.abs().max())
+
+
+@torch.no_grad()
+def test_column_sums_of_sigmoid_attention_are_not_those_of_a_softmax():
+    q, k, v = inputs(torch.bfloat16, T=300, grad=False)
+    with watch() as seen:
+        attend(q, k, v, mask=Causal(), normalize=Sigmoid())
+    full = regard.weights(q.double(), k.double(), mask=Causal(), normalize=Sigmoid())
+    for _ in range(2):
+        sums = seen["attend.0"].column_sums().double()
+        assert torch.allclose(sums, full.sum(-2), rtol=0.02, atol=0.02)
 
 
 def test_a_padded_batch_without_gradients_uses_the_current_lengths():

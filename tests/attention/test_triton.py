@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard import ALiBi, Causal, Padding, ScaledDot, Sparsemax, Window
-from regard.attention import Documents
+from regard.attention import Documents, Dot, Sigmoid
 from regard.attention.call import make_call
 from regard.attention.kernels import triton
 from regard.attention.machine import Machine
@@ -50,6 +50,31 @@ def test_bands_and_padding_in_half_precision_use_triton_on_a_gpu():
         assert plan(**options).kernel == "triton", options
 
 
+def test_sigmoid_uses_triton_also_where_sdpa_is_faster_for_a_softmax():
+    lengths = torch.tensor([5, 600])
+    for options in ({}, {"mask": Causal()}, {"mask": Padding(lengths)}, {"bias": ALiBi(4)}):
+        assert plan(normalize=Sigmoid(), **options).kernel == "triton", options
+    short = plan(T=16, normalize=Sigmoid())
+    assert short.kernel == "triton" and "softmax only" in short.not_used["triton-short"]
+    assert plan(dtype=torch.float32, normalize=Sigmoid()).kernel != "triton"
+
+
+class MySigmoid(Sigmoid):
+    def rows(self, scores):
+        return torch.sigmoid(2 * scores)
+
+
+def test_a_subclass_of_sigmoid_is_not_taken_for_it():
+    assert "not by MySigmoid" in plan(normalize=MySigmoid()).not_used["triton"]
+
+
+def test_there_is_no_shortcut_for_a_scale_that_is_not_positive():
+    tensors = [torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    for scale, expected in ((0.3, True), (-0.3, False), (0.0, False)):
+        call = make_call(*tensors, mask=Window(9, 9), energy=Dot(scale))
+        assert (triton.Triton().shortcut(call, HOPPER) is not None) == expected
+
+
 def test_padded_batches_in_training_use_sdpa_unless_a_cuda_graph_is_captured():
     q, k, v = (torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     call = make_call(q, k, v, mask=Padding(torch.tensor([5, 60])))
@@ -64,7 +89,8 @@ def test_calls_that_triton_cannot_run_use_another_kernel_with_a_reason():
         ({"mask": Causal(), "softcap": 5.0}, "no soft cap"),
         ({"dtype": torch.float32, "mask": Window(9, 9)}, "bfloat16 and float16"),
         ({"D": 512, "mask": Window(9, 9)}, "at most 256"),
-        ({"energy": ScaledDot(), "normalize": Sparsemax()}, "softmax only"),
+        ({"energy": ScaledDot(), "normalize": Sparsemax()}, "softmax or sigmoid, not by Sparsemax"),
+        ({"mask": Documents(torch.arange(600) // 100), "normalize": Sigmoid()}, "band of keys and padding"),
         ({"mask": Causal()}, "SDPA has fused kernels for plain and causal"),
     ):
         choice = plan(**options)

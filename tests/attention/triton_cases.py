@@ -6,9 +6,15 @@ import sys
 import torch
 
 from regard import ALiBi, Causal, Padding, Softmax, Window, attend, weights
+from regard.attention import Dot, Sigmoid
 from regard.attention.call import make_call
 from regard.attention.kernels.triton import Triton, band_of, slopes_of
-from regard.attention.kernels.triton_launch import banded, banded_backward, banded_column_sums
+from regard.attention.kernels.triton_launch import (
+    PreparedForward,
+    banded,
+    banded_backward,
+    banded_column_sums,
+)
 from regard.attention.machine import Machine
 
 SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv
@@ -68,6 +74,41 @@ def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
     )
 
 
+def sigmoid_error(B, H, Hk, Tq, Tk, D, Dv, mask, bias, scale):
+    """The largest difference of sigmoid attention: output by each way to launch it, gradients of two orders.
+
+    Keys and queries that take no part hold NaN, except for second derivatives, which use the plain formula.
+    """
+    options = {"mask": mask, "bias": bias, "energy": Dot(scale), "normalize": Sigmoid()}
+    clean = [3 * torch.randn(s) for s in ((B, H, Tq, D), (B, Hk, Tk, D), (B, Hk, Tk, Dv))]
+    grad = torch.randn(B, H, Tq, Dv)
+    exact = [x.double().requires_grad_() for x in clean]
+    true = attend(*exact, kernel="reference", **options)
+    truth = [true, *torch.autograd.grad(true, exact, grad.double(), retain_graph=True)]
+    allowed = torch.ones(1, Tq, Tk, dtype=torch.bool) if mask is None else mask.dense(Tq, Tk)
+    unseen = [~allowed.any(axis).reshape(-1, 1, n, 1) for axis, n in ((-1, Tq), (-2, Tk), (-2, Tk))]
+    dirty = [x.masked_fill(y, math.nan).requires_grad_() for x, y in zip(clean, unseen, strict=True)]
+    out = Triton().run(make_call(*dirty, **options), Machine())
+    results = [out, *torch.autograd.grad(out, dirty, grad)]
+    with torch.no_grad():
+        call = make_call(*dirty, **options)
+        results.append(Triton().run(call, Machine()))
+        if scale > 0 and B > 1:
+            band = band_of(mask, call)
+            launch = PreparedForward(*dirty, scale, band, slopes_of(call), sigmoid=True)
+            results.append(launch(*dirty, band.lengths))
+    truth += [true] * (len(results) - 4)
+    leaves = [x.clone().requires_grad_() for x in clean]
+    out = Triton().run(make_call(*leaves, **options), Machine())
+    for y, x, g, into in ((out, leaves, grad, results), (true, exact, grad.double(), truth)):
+        first = torch.autograd.grad(y, x, g, create_graph=True)
+        into += torch.autograd.grad(sum(f.square().sum() for f in first), x)
+    return max(
+        (a.double() - b).abs().max().div(1 + b.abs().max()).nan_to_num(math.inf).item()
+        for a, b in zip(results, truth, strict=True)
+    )
+
+
 def main():
     torch.manual_seed(0)
     wrong = 0
@@ -77,6 +118,9 @@ def main():
             result = error(*sizes, mask, bias)
             wrong += result > 1e-4
             print(f"{result:.1e} {sizes} {mask} {bias}")
+            result = sigmoid_error(*sizes, mask, bias, (0.25, -0.25)[m % 3 == 2])
+            wrong += result > 1e-4
+            print(f"{result:.1e} {sizes} {mask} {bias} sigmoid")
         for mask in (None, Causal(), Window(5, 5, offset=-30)):
             result = sink_error(*sizes, mask)
             wrong += result > 1e-4

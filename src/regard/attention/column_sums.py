@@ -24,7 +24,7 @@ def column_sums_by_triton(call: Call) -> Tensor | None:
     None if the kernels do not support the call. Checks and launch arguments are cached by signature: on short
     inputs they take longer than the kernels.
     """
-    if not call.query.is_cuda or call.edited is not None or triton.has_sinks(call):
+    if not call.query.is_cuda or call.edited is not None or not call.is_softmax:
         return None
     key = _cache_key(call)
     if key is not None and (prepared := _prepared.get(key)) is not None:

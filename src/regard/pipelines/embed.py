@@ -61,7 +61,7 @@ def embed(
         out = np.empty((len(texts), embedder.width), np.float32)
         with progress_bar(progress, len(texts), "embedding", "texts") as bar:
             limits = Limits(batch_tokens=batch_tokens, workers=workers)
-            run = _run if embedder.device.type == "cpu" or workers is not None else _run_ahead
+            run = _run_ahead if embedder.device.type == "cuda" and workers is None else _run
             run(embedder, texts, out, limits, bar)
     return out[0] if single else out
 

@@ -84,8 +84,12 @@ def plain_attention(
     *,
     causal: bool = False,
     softcap: float = 0.0,
+    sigmoid: bool = False,
 ) -> Tensor:
-    """softmax(cap(energies + added)) v in plain torch, (batch, heads, T, ·); a boolean `added` masks."""
+    """softmax(cap(energies + added)) v in plain torch, (batch, heads, T, ·); a boolean `added` masks.
+
+    With `sigmoid`, weights are the sigmoid of the scores.
+    """
     q, k, parameter = form  # the parameter is a scale, or v of the additive energy
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
@@ -102,6 +106,9 @@ def plain_attention(
     if softcap:
         hidden = scores == -math.inf
         scores = (softcap * (scores / softcap).tanh()).masked_fill(hidden, -math.inf)
-    weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    if sigmoid:
+        weights = torch.sigmoid(scores)
+    else:
+        weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
     with no_autocast(v):
         return (weights @ upcast(v)).to(v.dtype)

@@ -1,4 +1,4 @@
-"""The `triton` kernel for NVIDIA GPUs: half-precision softmax attention over a band of keys.
+"""The `triton` kernel for NVIDIA GPUs: half-precision softmax and sigmoid attention over bands of keys.
 
 It supports windows, causal masks with any offset, padded batches and ALiBi (slopes in float32), also
 combined. Its GPU code (triton_band.py) is compiled once per head size and kind of bias, not per shape or
@@ -31,7 +31,7 @@ from regard.attention.kernels.triton_launch import (
 )
 from regard.attention.machine import Machine
 from regard.attention.mask import And, Mask
-from regard.attention.normalize import Softmax
+from regard.attention.normalize import Sigmoid, Softmax
 from regard.attention.position_masks import Padding
 from regard.attention.precision import HALF
 
@@ -52,6 +52,11 @@ class Triton(Kernel):
         if not call.is_empty and has_sinks(call):
             if not sdpa.TEMPERATURES[0] <= call.temperature <= sdpa.TEMPERATURES[1]:
                 return f"a temperature of {call.temperature:g} may overflow there"
+        elif is_sigmoid(call):
+            if call.is_empty:
+                return "there is nothing to compute"
+        elif not call.is_softmax and not has_sinks(call):
+            return f"it normalises by softmax or sigmoid, not by {type(call.normalize).__name__}"
         elif (reason := sdpa.why_not_softmax(call, "our Triton kernel")) is not None:
             return reason
         if call.energy.form != "dot":
@@ -70,7 +75,7 @@ class Triton(Kernel):
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
-        if has_sinks(call):
+        if has_sinks(call) or is_sigmoid(call):
             return None
         if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
             return "SDPA has fused kernels for plain and causal attention, which are faster"
@@ -82,7 +87,7 @@ class Triton(Kernel):
         return "our Triton kernel reads only the keys that the mask allows"
 
     def memory(self, call: Call, machine: Machine) -> int:
-        return call.sequences * call.heads * call.Tq * 4
+        return 0 if is_sigmoid(call) else call.sequences * call.heads * call.Tq * 4
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
@@ -96,7 +101,8 @@ class Triton(Kernel):
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sinks)):
             out = _Attention.apply(q, k, v, sinks, scale, band, slopes, call, call.mask)
             return call.split_batch(out)  # type: ignore[arg-type]
-        return call.split_batch(banded(q, k, v, scale, band, slopes, sinks, logs=False)[0])
+        sigmoid = is_sigmoid(call)
+        return call.split_batch(banded(q, k, v, scale, band, slopes, sinks, logs=False, sigmoid=sigmoid)[0])
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Launch with precomputed arguments; without gradients, for contiguous tensors only."""
@@ -111,9 +117,12 @@ class Triton(Kernel):
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
         scale = call.energy.as_dot(q, k).scale / call.temperature
+        if scale <= 0:  # `run` changes the sign
+            return None
         if call.requires_grad:
             return _training_shortcut(call, scale, band)
-        launch, is_padded = PreparedForward(q, k, v, scale, band, slopes_of(call)), band.lengths is not None
+        launch = PreparedForward(q, k, v, scale, band, slopes_of(call), sigmoid=is_sigmoid(call))
+        is_padded = band.lengths is not None
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:
             lengths = lengths_of(mask) if is_padded else None
@@ -181,6 +190,10 @@ def has_sinks(call: Call) -> bool:
     return type(call.normalize) is Softmax and call.normalize.sinks is not None
 
 
+def is_sigmoid(call: Call) -> bool:
+    return type(call.normalize) is Sigmoid
+
+
 def sinks_of(call: Call) -> Tensor | None:
     """The softmax's sinks, one per head, in base 2 and divided by the temperature."""
     if not has_sinks(call):
@@ -202,8 +215,9 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx, q, k, v, sinks, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None
     ) -> Tensor:
-        out, logs = banded(q, k, v, scale, band, slopes, sinks)
-        ctx.save_for_backward(q, k, v, sinks, out, logs, band.lengths)
+        sigmoid = is_sigmoid(call)
+        out, logs = banded(q, k, v, scale, band, slopes, sinks, sigmoid=sigmoid)
+        ctx.save_for_backward(q, k, v, sinks, None if sigmoid else out, logs, band.lengths)
         ctx.options = scale, band, slopes, call, mask
         return out
 
@@ -215,7 +229,7 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled():
             with torch.no_grad():
                 added = kernel_inputs.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
-            plain = lambda q, k, v, s: _plain(q, k, v, s, scale, added)  # noqa: E731
+            plain = lambda q, k, v, s: _plain(q, k, v, s, scale, added, is_sigmoid(call))  # noqa: E731
             return *grad_of_plain(plain, (q, k, v, sinks), grad), *no_grads
         dq, dk, dv, products = banded_backward(q, k, v, out, logs, grad, scale, band, slopes)
         dsinks = None
@@ -226,7 +240,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _plain(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None, sigmoid: bool
 ) -> Tensor:
     """The definition in plain torch. A sink is one more key with the sink as its energy and value zero."""
     if sinks is not None:
@@ -236,4 +250,4 @@ def _plain(
             added = q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32)
         added = added.expand(-1, q.shape[1], -1, -1)
         added = torch.cat([added, sinks.expand(len(added), -1, -1, -1)], -1)
-    return plain_attention(DotForm(q, k, scale), v, added)
+    return plain_attention(DotForm(q, k, scale), v, added, sigmoid=sigmoid)

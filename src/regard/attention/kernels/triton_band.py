@@ -1,9 +1,9 @@
-"""Triton kernels: softmax attention over a band of keys, low ≤ key − query ≤ high, forward and backward.
+"""Triton kernels: softmax or sigmoid attention over a band of keys, low ≤ key − query ≤ high, and gradients.
 
 Each program handles a block of queries (for the gradients of keys and values, a block of keys) and reads only
 the keys in their band. Blocks that are entirely inside the band are computed without a mask. Options: a
 number of keys per sequence (padding), and ALiBi, a slope per head times the distance, in float32. Scores are
-in base 2.
+in base 2. SIGMOID: a weight is σ(score) and needs no statistics of its row; L and R are then zeros.
 
 Names: i, j are query and key positions; sqb, sqh, sqt are the batch, head and time strides of Q (skb, … of
 K); L holds log2 Σ exp2 of each row, R output · gradient of each row (`products`); `last` is the end of the
@@ -74,6 +74,35 @@ def _band_ranges(first, count, low, high, last, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _weights(x, SIGMOID: tl.constexpr):
+    """exp2(x) for scores minus log2 Σ exp2 of their row; with SIGMOID, σ of scores in base 2."""
+    if SIGMOID:
+        return 1.0 / (1.0 + tl.exp2(-x))
+    return tl.exp2(x)
+
+
+@triton.jit
+def _sigmoid_steps(
+    acc, q, K, V, i, start, stop, last, sk, sv, shift, slope, scale, low, high,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BN: tl.constexpr,
+    BIAS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add Σ σ(s) v over keys start … stop to acc."""
+    for n in tl.range(start, stop, BN):
+        j = n + tl.arange(0, BN)
+        k = _load(K, j, sk, last, D, BLOCK_D, MASKED)
+        s = tl.dot(q, tl.trans(k)) * scale
+        if BIAS != 0:
+            s -= slope * tl.abs(j[None, :] - i[:, None] - shift).to(tl.float32)
+        p = _weights(s, True)
+        if MASKED:
+            p = tl.where(_outside(j[None, :], i[:, None], low, high, last), 0.0, p)
+        v = _load(V, j, sv, last, DV, BLOCK_DV, MASKED)
+        acc = tl.dot(p.to(v.dtype), v, acc)
+    return acc
+
+
+@triton.jit
 def _forward_steps(
     acc, total, top, q, K, V, i, start, stop, last, sk, sv, shift, slope, scale, low, high,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BN: tl.constexpr,
@@ -119,7 +148,8 @@ def forward(
     sqb, sqh, sqt, skb, skh, skt, svb, svh, svt,
     H, groups, Tq, Tk, low, high, shift, scale,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BIAS: tl.constexpr,
-    SINKS: tl.constexpr, PADDED: tl.constexpr, LOGS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    SIGMOID: tl.constexpr, SINKS: tl.constexpr, PADDED: tl.constexpr, LOGS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # with a causal mask, the longest rows first
     bh = tl.program_id(1)
@@ -135,9 +165,14 @@ def forward(
     top = tl.full([BM], float("-inf"), tl.float32)
     bounds = _band_ranges(first, tl.minimum(BM, Tq - first), low, high, last, BN)
     for span in tl.static_range(3):
-        acc, total, top = _forward_steps(
-            acc, total, top, q, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
-            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
+        if SIGMOID:  # total stays 0, so nothing is divided below
+            acc = _sigmoid_steps(
+                acc, q, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
+                shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
+        else:
+            acc, total, top = _forward_steps(
+                acc, total, top, q, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
+                shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
     if SINKS:  # one more key, without a value
         sink = tl.load(sinks + h)
         new_top = tl.maximum(top, sink)
@@ -172,7 +207,7 @@ def row_products(OUT, G, R, sgb, sgh, sgt, H, Tq, DV: tl.constexpr, BLOCK_DV: tl
 def _query_steps(
     dq, q, g, logs, products, K, V, i, start, stop, last, sk, sv, shift, slope, scale, low, high,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BN: tl.constexpr,
-    BIAS: tl.constexpr, MASKED: tl.constexpr,
+    BIAS: tl.constexpr, SIGMOID: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add to dq the gradient through keys start … stop."""
     for n in tl.range(start, stop, BN):
@@ -186,10 +221,12 @@ def _query_steps(
             row_logs = logs - slope * (n - i - shift).to(tl.float32)
         if BIAS == 2:
             s -= slope * tl.abs(j[None, :] - i[:, None] - shift).to(tl.float32)
-        p = tl.exp2(s - row_logs[:, None])
+        p = _weights(s - row_logs[:, None], SIGMOID)
         if MASKED:
             p = tl.where(_outside(j[None, :], i[:, None], low, high, last), 0.0, p)
         ds = p * (tl.dot(g, tl.trans(v)) - products[:, None])
+        if SIGMOID:
+            ds *= 1.0 - p
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
 
@@ -200,7 +237,7 @@ def backward_queries(
     sqb, sqh, sqt, skb, skh, skt, svb, svh, svt, sgb, sgh, sgt,
     H, groups, Tq, Tk, low, high, shift, scale, energy_scale,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BIAS: tl.constexpr, PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BIAS: tl.constexpr, SIGMOID: tl.constexpr, PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block, bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
@@ -218,7 +255,8 @@ def backward_queries(
     for span in tl.static_range(3):
         dq = _query_steps(
             dq, q, g, logs, products, K, V, i, bounds[span], bounds[span + 1], bounds[3], skt, svt,
-            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, span != 1)  # fmt: skip
+            shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, SIGMOID, span != 1,
+        )  # fmt: skip
     d = tl.arange(0, BLOCK_D)
     at = DQ + bh.to(tl.int64) * Tq * D + i[:, None] * D + d[None, :]
     tl.store(at, (dq * energy_scale).to(DQ.dtype.element_ty), mask=(i < Tq)[:, None] & (d < D)[None, :])
@@ -235,7 +273,7 @@ def _load_rows(X, i, last, other, MASKED: tl.constexpr):
 @triton.jit
 def _transposed_weights(
     k, q, logs, i, j, first, last, shift, slope, scale, low, high,
-    BN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr,
+    BN: tl.constexpr, BIAS: tl.constexpr, SIGMOID: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Weights as (keys, queries): sums over queries are then plain matrix products."""
     s = tl.dot(k, tl.trans(q)) * scale
@@ -245,7 +283,7 @@ def _transposed_weights(
         row_logs = logs - slope * (first - i - shift).to(tl.float32)
     if BIAS == 2:
         s -= slope * tl.abs(j[:, None] - i[None, :] - shift).to(tl.float32)
-    p = tl.exp2(s - row_logs[None, :])
+    p = _weights(s - row_logs[None, :], SIGMOID)
     if MASKED:
         hidden = _outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :]
         p = tl.where(hidden, 0.0, p)
@@ -256,7 +294,7 @@ def _transposed_weights(
 def _key_steps(
     dk, dv, k, v, Q, G, L, R, first, start, stop, last, sq, sg, shift, slope, scale, low, high,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, SIGMOID: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add to dk and dv the gradient through queries start … stop."""
     j = first + tl.arange(0, BN)
@@ -267,9 +305,12 @@ def _key_steps(
         logs = _load_rows(L, i, last, float("inf"), MASKED)
         products = _load_rows(R, i, last, 0.0, MASKED)
         p = _transposed_weights(
-            k, q, logs, i, j, first, last, shift, slope, scale, low, high, BN, BIAS, MASKED)  # fmt: skip
+            k, q, logs, i, j, first, last, shift, slope, scale, low, high, BN, BIAS, SIGMOID, MASKED,
+        )  # fmt: skip
         dv = tl.dot(p.to(g.dtype), g, dv)
         ds = p * (tl.dot(v, tl.trans(g)) - products[None, :])
+        if SIGMOID:
+            ds *= 1.0 - p
         if MASKED:
             ds = tl.where(p == 0.0, 0.0, ds)  # a key that nobody sees may hold NaN
         dk = tl.dot(ds.to(q.dtype), q, dk)
@@ -282,7 +323,7 @@ def backward_keys(
     sqb, sqh, sqt, skb, skh, skt, svb, svh, svt, sgb, sgh, sgt,
     H, groups, Tq, Tk, low, high, shift, scale, energy_scale,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BIAS: tl.constexpr, PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BIAS: tl.constexpr, SIGMOID: tl.constexpr, PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block, bh = tl.program_id(0), tl.program_id(1)
     Hk = H // groups
@@ -305,7 +346,8 @@ def backward_keys(
         for span in tl.static_range(3):
             dk, dv = _key_steps(
                 dk, dv, k, v, Qh, Gh, L + row, R + row, first, bounds[span], bounds[span + 1], stop, sqt,
-                sgt, shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BM, BN, BIAS, span != 1,
+                sgt, shift, slope, scale, low, high, D, DV, BLOCK_D, BLOCK_DV, BM, BN, BIAS, SIGMOID,
+                span != 1,
             )  # fmt: skip
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     exists = (j < last)[:, None]
@@ -331,7 +373,8 @@ def _sum_steps(
         q = _load(Q, i, sq, last, D, BLOCK_D, MASKED)
         logs = _load_rows(L, i, last, float("inf"), MASKED)
         p = _transposed_weights(
-            k, q, logs, i, j, first, last, shift, slope, scale, low, high, BN, BIAS, MASKED)  # fmt: skip
+            k, q, logs, i, j, first, last, shift, slope, scale, low, high, BN, BIAS, False, MASKED,
+        )  # fmt: skip
         sums += tl.sum(p, 1)
     return sums
 

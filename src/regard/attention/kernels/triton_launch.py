@@ -48,8 +48,13 @@ def banded(
     sinks: Tensor | None = None,
     *,
     logs: bool = True,
+    sigmoid: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output (batch, heads, Tq, Dv) and, with `logs`, log2 Σ exp2 of each row; key heads may be grouped."""
+    """Output (batch, heads, Tq, Dv) and, with `logs`, log2 Σ exp2 of each row; key heads may be grouped.
+
+    With `sigmoid`, rows have no sum and no logs.
+    """
+    logs = logs and not sigmoid
     q, k, v = (kernel_inputs.readable(x) for x in (q, k, v))
     B, H, Tq, _ = q.shape
     out = q.new_empty((B, H, Tq, v.shape[3]))
@@ -57,7 +62,7 @@ def banded(
     block = _forward_block(q, v, band)
     grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, out, row_logs, slopes.tensor, sinks, lengths_per_sequence(band, B))
-    constants = _forward_constants(q, v, band, slopes, sinks, logs=logs)
+    constants = _forward_constants(q, v, band, slopes, sinks, logs=logs, sigmoid=sigmoid)
     launch(
         "forward", grid, tensors, strides_of((q, k, v)), _scalars(q, k, scale, band, slopes), constants, block
     )
@@ -68,25 +73,32 @@ def banded_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    out: Tensor,
-    logs: Tensor,
+    out: Tensor | None,
+    logs: Tensor | None,
     grad: Tensor,
     scale: float,
     band: Band,
     slopes: Slopes,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values, and output · gradient of each row."""
+    """Gradients of queries, keys and values, and output · gradient of each row.
+
+    Without `out` and `logs`, those of sigmoid attention, which needs none of the three.
+    """
     q, k, v, grad = (kernel_inputs.readable(x) for x in (q, k, v, grad))
     B, H, Tq, _ = q.shape
     Hk, Tk = k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    products = torch.empty_like(logs)
-    constants, optional = _constants(q, v, band, slopes), (slopes.tensor, lengths_per_sequence(band, B))
+    constants = _constants(q, v, band, slopes, sigmoid=logs is None)
+    optional = (slopes.tensor, lengths_per_sequence(band, B))
     scalars, strides = (*_scalars(q, k, scale, band, slopes), scale), strides_of((q, k, v, grad))
     value_constants = {n: constants[n] for n in ("DV", "BLOCK_DV")}
-    block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
-    tensors = (out, grad, products)
-    launch("row_products", grid, tensors, strides_of((grad,)), (H, Tq), value_constants, block)
+    if logs is None:
+        logs = products = q.new_zeros((B, H, Tq), dtype=torch.float32)
+    else:
+        products = torch.empty_like(logs)
+        block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
+        tensors = (out, grad, products)
+        launch("row_products", grid, tensors, strides_of((grad,)), (H, Tq), value_constants, block)
     block = _keys_block(q, v, band)
     grid = (-(-Tk // block["BN"]), B * Hk, 1)
     tensors = (q, k, v, grad, logs, products, dk, dv, *optional)
@@ -113,11 +125,21 @@ def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> 
 class PreparedForward:
     """The forward kernel for contiguous tensors of one signature, with all arguments except the tensors."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        band: Band,
+        slopes: Slopes,
+        *,
+        sigmoid: bool = False,
+    ) -> None:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
         self.shape, self.slopes, self.device = (B, H, Tq, v.shape[3]), slopes.tensor, q.get_device()
         strides = tuple(n for x in (q, k, v) for n in _contiguous_strides(x))
-        constants = _forward_constants(q, v, band, slopes, None, logs=False)
+        constants = _forward_constants(q, v, band, slopes, None, logs=False, sigmoid=sigmoid)
         grid = (-(-Tq // block["BM"]), B * H, 1)
         scalars = _scalars(q, k, scale, band, slopes)
         self.launch = PreparedLaunch("forward", grid, strides, scalars, constants, block)
@@ -153,7 +175,7 @@ class PreparedColumnSums:
         block = _forward_block(q, dummy_values, band)
         self.forward = PreparedLaunch(
             "forward", (-(-Tq // block["BM"]), B * H, 1), strides_of((q, k, k)), scalars,
-            _forward_constants(q, dummy_values, band, slopes, None, logs=True), block,
+            _forward_constants(q, dummy_values, band, slopes, None, logs=True, sigmoid=False), block,
         )  # fmt: skip
         constants = _constants(q, k, band, slopes)
         constants = {n: constants[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
@@ -252,20 +274,20 @@ def lengths_per_sequence(band: Band, batch: int) -> Tensor | None:
     return None if band.lengths is None else band.lengths.expand(batch).contiguous()
 
 
-def _constants(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
+def _constants(q: Tensor, v: Tensor, band: Band, slopes: Slopes, *, sigmoid: bool = False) -> dict[str, Any]:
     """The compile-time arguments, in the order of the kernels' parameters."""
     D, Dv = q.shape[-1], v.shape[-1]
     bias = 0 if slopes.tensor is None else 1 if band.high <= slopes.shift else 2
     return {
         "D": D, "DV": Dv, "BLOCK_D": padded_dim(D), "BLOCK_DV": padded_dim(Dv), "BIAS": bias,
-        "PADDED": band.lengths is not None,
+        "SIGMOID": sigmoid, "PADDED": band.lengths is not None,
     }  # fmt: skip
 
 
 def _forward_constants(
-    q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool
+    q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool, sigmoid: bool
 ) -> dict[str, Any]:
-    constants = _constants(q, v, band, slopes)
+    constants = _constants(q, v, band, slopes, sigmoid=sigmoid)
     padded = constants.pop("PADDED")
     return {**constants, "SINKS": sinks is not None, "PADDED": padded, "LOGS": logs}
 
