@@ -48,7 +48,7 @@ def test_a_failed_run_is_named_and_the_exit_code_is_1(tmp_path, monkeypatch, cap
     assert wikitext.main(["penalties", "--tiny", "--out", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert "penalties failed: " in captured.err and "'dimm'" in captured.err
-    assert "| `penalties` | the same, penalties | 0 | – |" in captured.out
+    assert "| `penalties` | one cycle, penalties | 0 | – |" in captured.out
 
 
 def test_the_test_set_is_for_one_candidate(capsys):
