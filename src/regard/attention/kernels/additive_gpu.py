@@ -30,6 +30,7 @@ from regard.errors import KernelError
 
 TILE = 64  # positions are padded to multiples of it, as in triton_additive.py
 CHUNK_BYTES = 1 << 25  # of energies in one chunk of queries
+FAR_PROGRAMS = 528  # for tiles of rare levels: four for each multiprocessor of an H200
 MIN_QUERIES = TILE // 4  # with fewer, most of a tile is empty
 MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backward pass
 # One query per sequence: the most keys, which one program reads, and the most features in its registers.
@@ -40,11 +41,11 @@ MAX_KEYS, MAX_FEATURES = 4096, 2048
 class Blocks:
     """Block sizes and warps of each kernel. `benchmarks/gpu/additive.py --sweep` compares several."""
 
-    prepare: tuple[int, int] = (64, 8)  # features, warps
-    # Queries and keys (they divide TILE), warps, stages, registers per thread: 92 without the limit.
-    energy: tuple[int, int, int, int, int] = (64, 64, 4, 2, 72)
+    prepare: tuple[int, int] = (128, 8)  # features, warps
+    # Queries and keys (they divide TILE), warps, stages, registers per thread.
+    energy: tuple[int, int, int, int, int] = (64, 32, 2, 2, 80)
     # Queries, keys, components of the values, warps, stages. Larger ones spill: tf32x3 splits both operands.
-    combine: tuple[int, int, int, int, int] = (32, 32, 64, 4, 3)
+    combine: tuple[int, int, int, int, int] = (32, 32, 128, 4, 2)
     scores: tuple[int, int, int] = (64, 4, 2)  # components of the values, warps, stages
     values: tuple[int, int, int] = (32, 4, 3)  # components of the values, warps, stages
     # Positions, features, warps, stages, registers per thread: 150 and more would cost warps.
@@ -354,14 +355,15 @@ class Passes:
         mask, strides = self.visible.tensors(), self.visible.strides()
         sizes = (self.H, self.groups, self.Tq, self.Tk, row0, rows, self.TQP, self.TKP)
         options = {**self.visible.flags(), "ASM": self.asm, "BM": BM, "BN": BN, "STAGES": stages}
-        _kernels().energies[(self.N * (rows // BM) * (self.TKP // BN),)](
+        tiles = self.N * (rows // BM) * (self.TKP // BN)
+        _kernels().energies[(tiles,)](
             ea, eb, self.w, la, lb, out, *mask, *strides, *sizes,
             DP=self.DP, **options, num_warps=warps, maxnreg=registers,
         )  # fmt: skip
         if FAR in LAUNCHES:
-            _kernels().far_energies[(self.N * (rows // BM),)](
+            _kernels().far_energies[(min(tiles, FAR_PROGRAMS),)](
                 ea, eb, self.a, self.b, self.w, la, lb, out, *mask,
-                *self.a.stride()[:3], *self.b.stride()[:3], *strides, *sizes,
+                *self.a.stride()[:3], *self.b.stride()[:3], *strides, *sizes, tiles,
                 D=self.D, DP=self.DP, **options, num_warps=warps,
             )  # fmt: skip
         return out

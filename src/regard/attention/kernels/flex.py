@@ -153,16 +153,22 @@ class _Differentiable(torch.autograd.Function):
             cap = 0.0 if call.softcap is None else call.softcap / call.temperature
             plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=cap)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None
+        # The first pass frees the buffers of the compiled code; a second one computes them again.
+        out, ctx.out = ctx.out if ctx.out is not None else _repeat(ctx), None
         try:
-            grads = torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True)
+            grads = torch.autograd.grad(out, ctx.inner, grad)
         except _compile_errors():  # the backward pass is compiled when it first runs
-            q, k, v = ctx.inner
             with torch.enable_grad():
-                _static_kinds.add(_kind(ctx.call, q, k, v))
-                _ready.clear()
-                ctx.out = _flex(q, k, v, ctx.scale, ctx.call)
-            grads = torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True)
+                _static_kinds.add(_kind(ctx.call, *ctx.inner))
+            _ready.clear()
+            grads = torch.autograd.grad(_repeat(ctx), ctx.inner, grad)
         return *grads, None, None
+
+
+def _repeat(ctx: Any) -> Tensor:
+    """The output of `_Differentiable`, computed again with its graph."""
+    with torch.enable_grad():
+        return _flex(*ctx.inner, ctx.scale, ctx.call)
 
 
 @lru_cache(maxsize=2)
@@ -174,10 +180,10 @@ def _compiled(dynamic: bool) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=1)
 def _compile_errors() -> tuple[type[Exception], ...]:
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import InductorError, LoweringException
 
-    return TorchDynamoException, InductorError, LoweringException
+    return TorchDynamoException, FailOnRecompileLimitHit, InductorError, LoweringException
 
 
 @dataclass(frozen=True)

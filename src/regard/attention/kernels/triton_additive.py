@@ -42,6 +42,7 @@ RUNTIME = [
     "query_blocks",
     "key_blocks",
     "programs",
+    "tiles",
     "Tq",
     "Tk",
     "T",
@@ -221,38 +222,63 @@ def energies(
     _store_tile(E, acc, n, first, m, rows, TKP, BM, BN)
 
 
-@triton.jit(do_not_specialize=RUNTIME)
-def far_energies(
-    EA, EB, A, B, W, LA, LB, E, START, STOP, MASK,
-    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP,
+@triton.jit
+def _far_tile(
+    level, EA, EB, A, B, W, E, START, STOP, MASK, n, b, h, nk, first, m,
+    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, groups, Tq, Tk, row0, rows, TQP, TKP,
     D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """E of the other tiles. A program has BM queries and all keys: few programs, since most find nothing."""
-    pid, ni = tl.program_id(0), rows // BM
-    n = (pid // ni).to(tl.int64)
-    b, h = n // H, n % H
-    nk = b * (H // groups) + h // groups
-    first = pid % ni * BM
-    i, four = row0 + first + tl.arange(0, BM), tl.arange(0, 4)[None, :]
-    la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE)
-    ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
-    w = W + h * DP + four
-    for m in range(0, TKP, BN):
-        level = tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE))
-        if level > 0:
-            j = m + tl.arange(0, BN)
-            if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
-                eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
-                acc = tl.zeros([BM, BN], tl.float32)
-                if level == 1:
-                    acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, False, ASM, STAGES)
-                elif level == 2:
-                    acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, True, ASM, STAGES)
-                else:
-                    a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
-                    acc = _sum_far(acc, a, k, W + h * DP, i, j, sat, sbt, Tq, Tk, D)
-                _store_tile(E, acc, n, first, m, rows, TKP, BM, BN)
+    """One tile of level 1, 2 or 3."""
+    i, j = row0 + first + tl.arange(0, BM), m + tl.arange(0, BN)
+    if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
+        four = tl.arange(0, 4)[None, :]
+        ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
+        eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
+        acc, w = tl.zeros([BM, BN], tl.float32), W + h * DP + four
+        if level == 1:
+            acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, False, ASM, STAGES)
+        elif level == 2:
+            acc = _sum_near(acc, ea, eb, w, DP, BM, BN, 2, True, ASM, STAGES)
+        else:
+            a, k = A + b * sab + h * sah, B + b * sbb + h // groups * sbh
+            acc = _sum_far(acc, a, k, W + h * DP, i, j, sat, sbt, Tq, Tk, D)
+        _store_tile(E, acc, n, first, m, rows, TKP, BM, BN)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def far_energies(
+    EA, EB, A, B, W, LA, LB, E, START, STOP, MASK,
+    sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, H, groups, Tq, Tk, row0, rows, TQP, TKP, tiles,
+    D: tl.constexpr, DP: tl.constexpr, RANGES: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """E of the other tiles: few programs, since most calls have none of them.
+
+    A program looks at 16 tiles at a time. Neighbouring tiles are left to different programs: one large
+    feature moves all tiles of a row to another level.
+    """
+    pid, programs, nj, ni = tl.program_id(0), tl.num_programs(0), TKP // BN, rows // BM
+    for base in range(pid, tiles, programs * 16):
+        tile = base + programs * tl.arange(0, 16)
+        n, first, m = (tile // (nj * ni)).to(tl.int64), tile // nj % ni * BM, tile % nj * BN
+        nk = n // H * (H // groups) + n % H // groups
+        la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE, mask=tile < tiles, other=0)
+        lb = tl.load(LB + nk * (TKP // TILE) + m // TILE, mask=tile < tiles, other=0)
+        if tl.max(tl.maximum(la, lb), 0) > 0:
+            for one in range(base, tl.minimum(tiles, base + programs * 16), programs):
+                n1 = (one // (nj * ni)).to(tl.int64)
+                b, h = n1 // H, n1 % H
+                nk1 = b * (H // groups) + h // groups
+                first1, m1 = one // nj % ni * BM, one % nj * BN
+                level = tl.load(LA + n1 * (TQP // TILE) + (row0 + first1) // TILE)
+                level = tl.maximum(level, tl.load(LB + nk1 * (TKP // TILE) + m1 // TILE))
+                if level > 0:
+                    _far_tile(
+                        level, EA, EB, A, B, W, E, START, STOP, MASK, n1, b, h, nk1, first1, m1,
+                        sab, sah, sat, sbb, sbh, sbt, srb, smb, smh, groups, Tq, Tk, row0, rows, TQP, TKP,
+                        D, DP, RANGES, DENSE, ASM, BM, BN, STAGES,
+                    )  # fmt: skip
 
 
 @triton.jit
