@@ -22,9 +22,9 @@ def test_every_step_runs_and_the_model_comes_back(tmp_path, monkeypatch):
                 prepare.write_pairs(tmp_path / "data", f"{corpus}-x", language, split, pairs)
     monkeypatch.setattr(session, "ROOT", tmp_path)
     session.check(tmp_path / "data")
-    model = regard.load(tmp_path / "check" / "unpacked" / "student")
+    model = regard.load(tmp_path / "check" / "models" / "student")
     assert model.source_tokenizer.languages == ("de", "en", "fr")
-    assert (tmp_path / "check" / "distilled.tsv").read_text(encoding="utf-8").startswith(">>de<< ")
+    assert (tmp_path / "check" / "work" / "distilled.tsv").read_text(encoding="utf-8").startswith(">>de<< ")
 
 
 def test_pieces_that_came_back_are_joined(tmp_path, monkeypatch):
@@ -57,6 +57,22 @@ def test_the_schedule_uses_the_time_and_goes_on_after_a_failed_step(tmp_path, ca
     shown = capsys.readouterr().out
     assert "error: step distill ended with exit code 3" in shown and "uninteresting" not in shown
     assert (tmp_path / "results" / "schedule.txt").is_file()
+
+
+def test_teacher_and_student_can_have_a_session_each(tmp_path):
+    calls = []
+
+    def start(arguments, log):
+        calls.append(arguments)
+        log.touch()
+        return subprocess.Popen([sys.executable, "-c", "pass"])
+
+    for plan in ("teacher", "student"):
+        schedule.run(27.0, tmp_path, start, schedule.PLANS[plan])
+    names = [call[0] for call in calls]
+    assert names.index("pack-distilled") < names.index("student") and names[-1] == "finish"
+    minutes = {name: float(rest[1]) for name, *rest in calls if rest}
+    assert min(minutes.values()) > 23
 
 
 def test_waiting_ends_after_its_minutes_and_shows_each_line_once(tmp_path, capsys):

@@ -1,6 +1,8 @@
 """Run all steps of a session in the background, each with its share of the time, and wait for them.
 
     setsid python -m benchmarks.translator.schedule run --minutes 27 &    on the GPU machine
+    setsid python -m benchmarks.translator.schedule run --plan teacher &  its translations come back
+    setsid python -m benchmarks.translator.schedule run --plan student &  in a later session
     python -m benchmarks.translator.schedule wait --minutes 9.5           progress; results when all is done
 
 A machine that is lent for short commands is given back between them if nobody asks for it: `wait` can be
@@ -16,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,24 +46,40 @@ STEPS = (
     Step("student", 50, 1.0),
     Step("finish", 25),
 )
+PLANS = {
+    "all": STEPS,
+    "teacher": (
+        STEPS[0],
+        Step("teacher", 25, 1.0),
+        Step("distill", 110),
+        Step("pack-distilled", 15),
+        Step("score-teacher", 20),
+    ),
+    "student": STEPS[4:],
+}
 
 
-def training_minutes(step: Step, seconds_left: float) -> float:
+def training_minutes(step: Step, seconds_left: float, steps: Sequence[Step] = STEPS) -> float:
     """Minutes of training of a step, if what later steps need beside training is kept back."""
-    later = STEPS[STEPS.index(step) :]
+    later = steps[steps.index(step) :]
     return max(0.1, step.share * (seconds_left - sum(other.seconds for other in later)) / 60)
 
 
-def run(minutes: float, root: Path, start: Callable[[list[str], Path], subprocess.Popen[bytes]]) -> None:
+def run(
+    minutes: float,
+    root: Path,
+    start: Callable[[list[str], Path], subprocess.Popen[bytes]],
+    steps: Sequence[Step] = STEPS,
+) -> None:
     """Run all steps; a step that fails is reported in the log, and the next one uses what there is."""
     deadline, log, out = time.monotonic() + 60 * minutes, root / "schedule.txt", root / "out"
     out.mkdir(parents=True, exist_ok=True)
     running: list[tuple[Step, subprocess.Popen[bytes]]] = []
-    for step in STEPS:
+    for step in steps:
         left = deadline - time.monotonic()
         arguments = [step.name]
         if step.share:
-            arguments += ["--minutes", f"{training_minutes(step, left):.2f}"]
+            arguments += ["--minutes", f"{training_minutes(step, left, steps):.2f}"]
         running.append((step, start(arguments, log)))
         if not step.in_background:
             _finish(*running.pop(), log)
@@ -118,9 +136,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("action", choices=("run", "wait"))
     parser.add_argument("--minutes", type=float, default=27.0)
+    parser.add_argument("--plan", choices=PLANS, default="all", help="the steps of this session")
     options = parser.parse_args(argv)
     if options.action == "run":
-        run(options.minutes, ROOT, start)
+        run(options.minutes, ROOT, start, PLANS[options.plan])
     else:
         wait(options.minutes, ROOT, Path(os.environ.get("OUT", ROOT / "results")))
     return 0

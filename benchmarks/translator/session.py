@@ -13,6 +13,7 @@ minutes and bytes. Every step can be repeated: it resumes, or finds its result a
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import shutil
@@ -37,6 +38,7 @@ STUDENT_STEPS = (
     55  # steps a second on one H200: 66 between validations, less what captures and validations take
 )
 PROCESSES = 3  # that distill at the same time
+PACKED = "distilled.tsv.gz"
 TINY = (
     "model.dim=32",
     "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
@@ -93,7 +95,8 @@ class Session:
 
     def student(self, minutes: float) -> None:
         """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
-        made = (path for path in (self.distilled, self.work / "back-translated.tsv") if path.is_file())
+        self.unpack_distilled()
+        made = (path for path in (self.distilled, self.back_translated) if path.is_file())
         files = [*map(self._train, (*TATOEBA, *INTO_OTHERS)), *made, *self._europarl()]
         steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
@@ -144,8 +147,28 @@ class Session:
         out.write_text(
             "".join(path.read_text(encoding="utf-8") for path in translated), encoding="utf-8", newline="\n"
         )
-        back = self.work / "back-translated.tsv"
-        back.write_text("".join(self._back_translated(out)), encoding="utf-8", newline="\n")
+        self._write_back_translated()
+
+    def pack_distilled(self, out: Path) -> None:
+        """Write the teacher's translations, compressed, in pieces that come back: for another session."""
+        folder = self.work / "distilled"
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.distilled.open("rb") as source, gzip.open(folder / PACKED, "wb", 6) as target:
+            shutil.copyfileobj(source, target)
+        transfer.pack(folder, out)
+
+    def unpack_distilled(self) -> None:
+        """Take the translations of an earlier session (`unpack`), if this one has made none."""
+        packed = self.work.parent / "models" / "distilled" / PACKED
+        if self.distilled.is_file() or not packed.is_file():
+            return
+        with gzip.open(packed) as source, self.distilled.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        self._write_back_translated()
+
+    def _write_back_translated(self) -> None:
+        text = "".join(self._back_translated(self.distilled))
+        self.back_translated.write_text(text, encoding="utf-8", newline="\n")
 
     def distill_part(self, sources: Path) -> None:
         """Let the teacher translate a file of sources."""
@@ -296,6 +319,10 @@ class Session:
     def distilled(self) -> Path:
         return self.work / "distilled.tsv"
 
+    @property
+    def back_translated(self) -> Path:
+        return self.work / "back-translated.tsv"
+
 
 def scoring_options(limit: int | str) -> list[str]:
     """Arguments of `score`: beam 4, on a GPU if there is one, the first rows of each set."""
@@ -306,14 +333,19 @@ def scoring_options(limit: int | str) -> list[str]:
 
 def check(data: Path) -> None:
     """Run every step with a tiny model and 500 rows of each file."""
-    session = Session(data, ROOT / "check", tiny=True)
-    shutil.rmtree(session.work, ignore_errors=True)
+    session = Session(data, ROOT / "check" / "work", tiny=True)
+    shutil.rmtree(ROOT / "check", ignore_errors=True)
     for step in (
         *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
-        *("distill", "score-teacher", "student", "finish"),
+        *("distill", "pack-distilled", "score-teacher", "student", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
-    transfer.unpack(session.work / "out", session.work / "unpacked")
+    transfer.unpack(session.work / "out", ROOT / "check" / "models")
+    made = session.distilled.read_bytes(), session.back_translated.read_bytes()
+    session.distilled.unlink()
+    session.unpack_distilled()  # as in a session of the student alone
+    if made != (session.distilled.read_bytes(), session.back_translated.read_bytes()):
+        raise SystemExit("check: the teacher's translations have changed on their way")
     print("check: all steps work", flush=True)
 
 
@@ -332,8 +364,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         session.companions()
     elif step == "finish":
         session.finish(out)
-    elif step == "score-teacher":
-        session.score_teacher(out)
+    elif step in ("score-teacher", "pack-distilled"):
+        getattr(session, step.replace("-", "_"))(out)
     elif step == "finish-companions":
         session.finish_companions(out)
     else:
@@ -342,8 +374,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
 
 
 STEPS = (
-    *("gather", "check", "prepare-teacher", "teacher", "distill", "distill-part", "score-teacher", "student"),
-    *("finish", "companions", "finish-companions", "unpack"),
+    *("gather", "check", "prepare-teacher", "teacher", "distill", "distill-part", "pack-distilled"),
+    *("score-teacher", "student", "finish", "companions", "finish-companions", "unpack"),
 )
 
 
