@@ -167,8 +167,9 @@ class _Differentiable(torch.autograd.Function):
 
 def _repeat(ctx: Any) -> Tensor:
     """The output of `_Differentiable`, computed again with its graph."""
+    q, k, v = ctx.inner
     with torch.enable_grad():
-        return _flex(*ctx.inner, ctx.scale, ctx.call)
+        return _flex(q, k, v, ctx.scale, ctx.call)
 
 
 @lru_cache(maxsize=2)
