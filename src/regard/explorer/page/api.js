@@ -8,6 +8,12 @@ const TOKEN = "regard-token"; // of a server; forgotten with the tab
 
 export const setToken = (token) => sessionStorage.setItem(TOKEN, token.replace(/[^\x21-\x7e]/gu, ""));
 
+/** The error of a server that is gone. */
+export const unreachable = () =>
+  Object.assign(new Error("The server does not answer. Is regard explore still running?"), {
+    unreachable: true,
+  });
+
 async function answer(path, options = {}) {
   let response;
   try {
@@ -16,9 +22,7 @@ async function answer(path, options = {}) {
     response = await fetch(new URL(path, BASE), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw Object.assign(new Error("The server does not answer. Is regard explore still running?"), {
-      unreachable: true,
-    });
+    throw unreachable();
   }
   if (response.ok) return response;
   let message = `The server answered with status ${response.status}.`;

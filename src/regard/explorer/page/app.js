@@ -105,15 +105,20 @@ async function show(name) {
   else if (view.fits && !view.fits(current)) empty("This model has no attention between source and target.");
   else {
     try {
-      view.make ??= (await import(`./${view.file}.js`)).view;
-    } catch {
-      return showError(
-        Object.assign(new Error("The server does not answer. Is regard explore still running?"), {
-          unreachable: true,
-        }),
-      );
+      view.make ??= (await load(view.file)).view;
+    } catch (error) {
+      return showError(error);
     }
     if (state.view === name) page.view.replaceChildren(view.make(current, model, actions));
+  }
+}
+
+/** Import a file of the page; the server may be gone. */
+async function load(name) {
+  try {
+    return await import(`./${name}.js`);
+  } catch {
+    throw api.unreachable();
   }
 }
 
@@ -123,7 +128,12 @@ function trustLine(run) {
   return {
     node,
     async update(map, head) {
-      if (model.views?.includes("trust")) (await import("./trust.js")).updateLine(node, run, map, head, show);
+      if (!model.views?.includes("trust")) return;
+      try {
+        (await load("trust")).updateLine(node, run, map, head, show);
+      } catch (error) {
+        node.textContent = error.message;
+      }
     },
   };
 }

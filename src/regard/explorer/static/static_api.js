@@ -39,6 +39,8 @@ function call(method, args, signal) {
 }
 
 export const setToken = () => {};
+/** The error of a file of the page that cannot be read. */
+export const unreachable = () => new Error("A file of this page cannot be read. Is its site still there?");
 
 /** Describe the model, which is loaded first; `progress` gets numbers between 0 and 1. */
 export function describeModel(progress = null) {
