@@ -80,6 +80,16 @@ def prepared_error():
     return max(errors)
 
 
+def batch_axes_error():
+    """Two batch axes; queries, keys and lengths have one of them each."""
+    q, k, v = (torch.randn(s) for s in ((2, 1, 4, 1, 16), (3, 2, 50, 16), (1, 3, 2, 50, 24)))
+    decode._splits, mask = lambda *_: 2, Padding(torch.tensor([50, 0, 7]))
+    out = TritonCache().run(make_call(q, k, v, mask=mask), Machine())
+    true = attend(q.double(), k.double(), v.double(), mask=mask, kernel="reference")
+    assert out.shape == true.shape
+    return (out.double() - true).abs().max().item()
+
+
 def half_error(dtype):
     q, k, v = (torch.randn(s).to(dtype) for s in ((2, 8, 1, 64), (2, 2, 300, 64), (2, 2, 300, 64)))
     decode._splits, call = lambda *_: 2, make_call(q, k, v)
@@ -104,6 +114,7 @@ def main():
         wrong += result > 1e-5
         print(f"{result:.1e} {options}")
     for name, result, limit in (
+        ("batch axes", batch_axes_error(), 1e-5),
         ("shortcut", prepared_error(), 1e-5),
         ("float16", half_error(torch.float16), 0.002),  # the interpreter's tl.dot has no bfloat16
     ):
