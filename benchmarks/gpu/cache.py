@@ -201,13 +201,13 @@ def print_steps(sizes: Sizes, device: str, bandwidth: float, only: str) -> None:
 def attend_systems(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, device: str
 ) -> dict[str, Callable[[], Tensor]]:
-    """Names and calls: the kernel that regard plans, our Triton kernel, and SDPA."""
+    """Names and calls: the kernel that regard plans, our Triton kernels by name, and SDPA."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     mask = None if lengths is None else Padding(lengths, finite=True)
     systems = {f"regard ({explain(q, k, v, mask=mask).kernel})": lambda: attend(q, k, v, mask=mask)}
-    if device != "cpu":
-        systems["regard, triton"] = lambda: attend(q, k, v, mask=mask, kernel="triton")
+    for kernel in ("triton-cache", "triton") if device != "cpu" else ():
+        systems[f"regard, {kernel}"] = lambda kernel=kernel: attend(q, k, v, mask=mask, kernel=kernel)
     allowed = None
     if lengths is not None:
         allowed = (torch.arange(k.shape[2], device=device) < lengths[:, None])[:, None, None]

@@ -34,7 +34,8 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", [n for n in CLASSES if n not in ("compile", "export")])
 @pytest.mark.parametrize(
-    "kernel", ["regard", "reference", "sdpa", "tiled", "triton", "triton-additive", "triton-short"]
+    "kernel",
+    ["regard", "reference", "sdpa", "tiled", "triton", "triton-additive", "triton-short", "triton-cache"],
 )
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     backend = backends.regard if kernel == "regard" else backends.KERNEL_BACKENDS[kernel]
@@ -123,6 +124,86 @@ def test_many_short_sequences_and_their_gradients(name, T, dtype):
     for ours, plain, true in zip(*results, strict=True):
         error, base = ((x.double() - true).abs().max().item() for x in (ours, plain))
         assert error <= 2 * (base + 16 * torch.finfo(dtype).eps * true.abs().max().item())
+
+
+# batch, heads, key heads, Tq, Tk, D, Dv
+CACHES = [
+    (64, 32, 8, 1, 2048, 128, 128),
+    (3, 8, 2, 1, 5000, 64, 64),
+    (1, 4, 1, 1, 40000, 128, 128),
+    (3, 6, 2, 1, 530, 80, 48),
+    (2, 3, 3, 1, 77, 16, 16),
+    (2, 4, 1, 3, 700, 64, 128),
+    (2, 40, 1, 1, 300, 128, 128),
+    (2, 16, 1, 4, 300, 256, 256),
+]
+CACHE_MASKS = {
+    "all": lambda B, Tk: None,
+    "causal": lambda B, Tk: Causal(),
+    "window": lambda B, Tk: Window(300),
+    "nothing": lambda B, Tk: Window(3, 3, offset=Tk + 9),
+    "lengths": lambda B, Tk: Padding(torch.arange(B, device="cuda") * Tk // max(B - 1, 1)),  # also 0
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", CACHES, ids=str)
+@pytest.mark.parametrize("name", CACHE_MASKS)
+@torch.no_grad()
+def test_few_queries_against_a_cache_with_nan_in_unseen_positions(name, sizes, dtype):
+    """Keys and values are the first part of a larger cache; the second call takes the shortcut."""
+    torch.manual_seed(0)
+    B, H, Hk, Tq, Tk, D, Dv = sizes
+    mask = CACHE_MASKS[name](B, Tk)
+    q = torch.randn(B, H, Tq, D, device="cuda").to(dtype)
+    k, v = (torch.randn(B, Hk, Tk + 16, d, device="cuda").to(dtype)[:, :, :Tk] for d in (D, Dv))
+    true = attend(q.double(), k.double(), v.double(), mask=mask, kernel="reference")
+    plain = attend(q, k, v, mask=mask, kernel="reference")
+    if mask is not None:
+        unseen = ~mask.dense(Tq, Tk, "cuda").any(-2).reshape(-1, 1, Tk, 1)
+        for x in (k, v):
+            x.masked_fill_(unseen, math.nan)
+    base = (plain.double() - true).abs().max().item()
+    outputs = [attend(q, k, v, mask=mask, kernel="triton-cache") for _ in range(3)]
+    assert (outputs[0].double() - true).abs().max() <= 2 * (base + 4 * torch.finfo(dtype).eps)
+    assert all(torch.equal(outputs[0], out) for out in outputs[1:])
+
+
+@torch.no_grad()
+def test_a_cache_in_a_cuda_graph_uses_the_current_lengths_and_is_the_choice_for_decoding():
+    torch.manual_seed(0)
+    shapes = ((8, 32, 1, 128), (8, 8, 1024, 128), (8, 8, 1024, 128))
+    q, k, v = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in shapes)
+    lengths = torch.full((8,), 1024, device="cuda")
+    mask = Padding(lengths, finite=True)
+    for option in (None, mask):
+        assert explain(q, k, v, mask=option).kernel == "triton-cache"
+    for _ in range(3):
+        attend(q, k, v, mask=mask)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attend(q, k, v, mask=mask)
+    for n in (1, 700, 0):
+        lengths[1:5] = n
+        graph.replay()
+        true = attend(q.double(), k.double(), v.double(), mask=Padding(lengths), kernel="reference")
+        assert (out.double() - true).abs().max() < 0.02
+
+
+@torch.no_grad()
+def test_a_growing_cache_compiles_one_kernel():
+    from regard.attention.kernels import triton_decode
+
+    q, cache = (torch.randn(s, device="cuda").to(torch.float16) for s in ((2, 8, 1, 96), (2, 2, 400, 96)))
+    compiled = []
+    for n in (256, 257, 301, 303):
+        k = cache[:, :, :n].contiguous()
+        out = attend(q, k, k, kernel="triton-cache")
+        true = attend(q.double(), k.double(), k.double(), kernel="reference")
+        assert (out.double() - true).abs().max() < 0.005
+        compiled.append(sum(len(x[0]) for x in triton_decode.cache_forward.device_caches.values()))
+    assert len(set(compiled)) == 1
 
 
 def test_the_plan_on_this_gpu():

@@ -172,6 +172,7 @@ def test_explain_gives_a_reason_against_every_faster_kernel():
     assert list(explanation.not_used) == [
         "cpp",
         "triton-short",
+        "triton-cache",
         "triton",
         "triton-additive",
         "flex",

@@ -110,6 +110,19 @@ def test_a_band_is_found_in_combined_masks():
     assert triton.band_of(Causal(offset=lengths), call) is None
 
 
+def test_lengths_of_a_band_follow_the_merged_batch_axes():
+    call = make_call(*(torch.empty(2, 3, 4, 30, 8) for _ in range(3)))
+    for lengths, expected in (
+        (torch.tensor([5, 6, 7]), [5, 6, 7, 5, 6, 7]),
+        (torch.tensor([[5], [6]]), [5, 5, 5, 6, 6, 6]),
+        (torch.tensor(9), [9] * 6),
+    ):
+        for mask in (Padding(lengths), Causal() & Padding(lengths)):
+            result = triton.band_of(mask, call)
+            assert result is not None and result.lengths is not None
+            assert result.lengths.tolist() == expected
+
+
 def test_a_cached_training_shortcut_keeps_no_tensor_of_the_call_that_made_it():
     tensors = [torch.randn(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     call = make_call(*(x * 1 for x in tensors), mask=Window(9, 9))

@@ -19,6 +19,7 @@ from regard.attention.call import Call
 from regard.attention.kernels.additive import AdditiveTiles
 from regard.attention.kernels.additive_gpu import TritonAdditive
 from regard.attention.kernels.cpp import Cpp
+from regard.attention.kernels.decode import TritonCache
 from regard.attention.kernels.flex import Flex
 from regard.attention.kernels.kernel import Kernel
 from regard.attention.kernels.reference import Reference
@@ -33,7 +34,7 @@ from regard.errors import KernelError, OptionError
 KERNELS: dict[str, Kernel] = {
     k.name: k
     for k in (
-        *(Cpp(), TritonShort(), Triton(), TritonAdditive(), Flex(), Sdpa()),
+        *(Cpp(), TritonShort(), TritonCache(), Triton(), TritonAdditive(), Flex(), Sdpa()),
         *(AdditiveTiles(), Tiled(), Reference()),
     )
 }

@@ -171,9 +171,14 @@ def band_of(mask: Mask | None, call: Call) -> Band | None:
             return None
         return Band(max(a.low, b.low), min(a.high, b.high), b.lengths if a.lengths is None else a.lengths)
     if type(mask) is Padding and isinstance(mask.lengths, Tensor):
-        return Band(-Tq, Tk, mask.lengths)
+        return Band(-Tq, Tk, _lengths_of_merged_batch(mask.lengths, call))
     limits = mask.static_band(Tq, Tk)
     return None if limits is None else Band(*limits)
+
+
+def _lengths_of_merged_batch(lengths: Tensor, call: Call) -> Tensor:
+    """Lengths for several batch axes, as `Call.merge_batch` merges them; those for one axis unchanged."""
+    return lengths if len(call.leading) <= 1 else lengths.expand(call.leading).reshape(-1)
 
 
 def slopes_of(call: Call) -> Slopes:

@@ -1,4 +1,4 @@
-"""Launch the kernels of triton_band.py and triton_short.py: grids, strides, constants and block sizes.
+"""Launch the kernels of triton_band.py, triton_short.py and triton_decode.py: grids, strides, block sizes.
 
 `banded`, `banded_backward` and `banded_column_sums` launch them for any tensors. `PreparedForward` and
 `PreparedColumnSums` compute all arguments except the tensors once: for short inputs that takes longer than
@@ -258,9 +258,9 @@ def launch(
             sizes = (block[n] for n in ("BM", "BN") if n in block)
             handle[grid](*tensors, *strides, *scalars, *constants.values(), *sizes)
             return handle
-        from regard.attention.kernels import triton_band, triton_short
+        from regard.attention.kernels import triton_band, triton_decode, triton_short
 
-        module = triton_short if hasattr(triton_short, name) else triton_band
+        module = next(m for m in (triton_short, triton_decode, triton_band) if hasattr(m, name))
         handle = getattr(module, name)[grid](*tensors, *strides, *scalars, **constants, **block)
     if not on_gpu:
         return None
