@@ -21,7 +21,7 @@ from regard import (
     watch,
 )
 from regard.attention import Documents, Dot, Mask, Sigmoid
-from regard.attention.kernels import backend_times, flex
+from regard.attention.kernels import backend_times, decode, flex
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
@@ -170,7 +170,8 @@ def test_few_queries_against_a_cache_with_nan_in_unseen_positions(name, sizes, d
 
 
 @torch.no_grad()
-def test_a_cache_in_a_cuda_graph_uses_the_current_lengths_and_is_the_choice_for_decoding():
+def test_a_cache_in_a_cuda_graph_uses_the_current_lengths_and_is_the_choice_for_decoding(monkeypatch):
+    monkeypatch.setattr(decode, "CHOSEN", True)
     torch.manual_seed(0)
     shapes = ((8, 32, 1, 128), (8, 8, 1024, 128), (8, 8, 1024, 128))
     q, k, v = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in shapes)
