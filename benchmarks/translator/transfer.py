@@ -21,7 +21,8 @@ LIBRARIES = (
     "pytest-xdist",
     "hypothesis",
 )  # the machine has torch and transformers
-WITHOUT_DEPENDENCIES = ("attnread",)  # a peer of benchmarks.watch
+# A peer of benchmarks.watch, and what Hugging Face's trainer needs for benchmarks.europarl.
+WITHOUT_DEPENDENCIES = ("attnread", "accelerate", "psutil")
 CORPORA = ("sentence-polarity", "wnut17", "broad-twitter", "tiny-shakespeare")  # of the small companions
 PLATFORM = ("--python-version", "3.12", "--platform", "manylinux2014_x86_64", "--only-binary=:all:")
 PIECE = 15 << 20  # bytes of a file that comes back; the limit is 16 MiB
@@ -38,7 +39,7 @@ def gather(out: Path) -> None:
     if not wheels.is_dir():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "-d", str(wheels)]
         subprocess.run([*pip, *PLATFORM, *LIBRARIES], check=True)
-        subprocess.run([*pip, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
+        subprocess.run([*pip, *PLATFORM, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
         for wheel in wheels.glob("numpy-*"):  # torch brings it
             wheel.unlink()
     for name in CORPORA:
