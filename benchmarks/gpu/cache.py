@@ -261,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--tiny", action="store_true", help="small shapes on a CPU, to test the program")
     parser.add_argument(
-        "--only", default="", metavar="KIND", help="only the engine's kernels whose kind has this"
+        "--only", default="", metavar="KIND", help="only kernels of the engine whose kind has this, or attend"
     )
     options = parser.parse_args(arguments)
     device, sizes = ("cpu", TINY) if options.tiny else ("cuda", Sizes())
@@ -275,8 +275,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(clocks())
     bandwidth = copy_bandwidth(sizes.copy, device)
     print(f"copy of {sizes.copy / 2**30:g} GiB: {bandwidth:.0f} GB/s, read plus written", flush=True)
-    print_steps(sizes, device, bandwidth, options.only)
-    if not options.only:
+    if options.only != "attend":
+        print_steps(sizes, device, bandwidth, options.only)
+    if options.only in ("", "attend"):
         print_attend(sizes, device, bandwidth)
     if not options.tiny:
         print(clocks())
