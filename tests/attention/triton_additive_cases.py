@@ -118,13 +118,18 @@ def dropout_errors(batch=1, Tq=70):
 
 
 def second_derivative_error():
-    """A gradient penalty, through the plain formula."""
+    """A gradient penalty, through the plain formula, with NaN in keys that no query sees."""
     results = []
     q, k, v = (torch.randn(1, 1, 9, 4) for _ in range(3))
-    energy = Additive(4)
+    energy, mask = Additive(4), Causal() & Padding(torch.tensor([6]))
     for dtype, kernel in ((torch.float32, "triton-additive"), (torch.float64, "reference")):
-        leaves, copied = [x.to(dtype).requires_grad_() for x in (q, k, v)], copy.deepcopy(energy).to(dtype)
-        out = attend(*leaves, energy=copied, mask=Causal(), kernel=kernel)
+        if kernel == "triton-additive":
+            dirty = q, *(torch.cat([x[:, :, :6], x[:, :, 6:] * math.nan], 2) for x in (k, v))
+        else:
+            dirty = q, k, v
+        leaves = [x.to(dtype).requires_grad_() for x in dirty]
+        copied = copy.deepcopy(energy).to(dtype)
+        out = attend(*leaves, energy=copied, mask=mask, kernel=kernel)
         first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
         results.append(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
     return difference(*results)

@@ -52,9 +52,16 @@ def error(B, H, Tq, Tk, D, Dv, mask):
 
 
 def second_derivative_error(B, H, Tq, Tk, D, Dv, mask):
-    """Gradients of a gradient penalty, through autograd, as attend would call it on a GPU."""
-    q, k, v = (torch.randn(B, H, T, d, requires_grad=True) for T, d in ((Tq, D), (Tk, D), (Tk, Dv)))
-    leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    """Gradients of a gradient penalty, through autograd, as attend would call it on a GPU.
+
+    Keys and queries that take no part hold NaN.
+    """
+    q, k, v = (torch.randn(B, H, T, d) for T, d in ((Tq, D), (Tk, D), (Tk, Dv)))
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    allowed = torch.ones(1, Tq, Tk, dtype=torch.bool) if mask is None else mask.dense(Tq, Tk)
+    q = q.masked_fill(~allowed.any(-1).reshape(-1, 1, Tq, 1), math.nan)
+    k, v = (x.masked_fill(~allowed.any(-2).reshape(-1, 1, Tk, 1), math.nan) for x in (k, v))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
     results = []
     for out, x in (
         (TritonShort().run(make_call(q, k, v, mask=mask), Machine()), (q, k, v)),
@@ -63,7 +70,8 @@ def second_derivative_error(B, H, Tq, Tk, D, Dv, mask):
         first = torch.autograd.grad(out.square().sum(), x, create_graph=True)
         results.append(torch.autograd.grad(sum(g.square().sum() for g in first), x))
     return max(
-        (a.double() - b).abs().max().div(1 + b.abs().max()).item() for a, b in zip(*results, strict=True)
+        (a.double() - b).abs().max().div(1 + b.abs().max()).nan_to_num(math.inf).item()
+        for a, b in zip(*results, strict=True)
     )
 
 

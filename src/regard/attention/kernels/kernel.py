@@ -86,22 +86,25 @@ def plain_attention(
     softcap: float = 0.0,
     sigmoid: bool = False,
 ) -> Tensor:
-    """softmax(cap(energies + added)) v in plain torch, (batch, heads, T, ·); a boolean `added` masks.
+    """softmax(cap(energies + added)) v in plain torch, (batch, heads, T, ·).
 
-    With `sigmoid`, weights are the sigmoid of the scores.
+    A boolean `added` masks, and so does −∞. With `sigmoid`, weights are the sigmoid of the scores. Queries
+    and keys that take no part may be NaN.
     """
     q, k, parameter = form  # the parameter is a scale, or v of the additive energy
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+    hidden = _hidden(added, (q.shape[-2], k.shape[-2]) if causal else None, q.device)
+    if hidden is not None:  # a product with a weight of 0 would spread NaN
+        q = q.masked_fill(hidden.all(-1, keepdim=True), 0.0)
+        unseen = hidden.all(-2)[..., None]
+        k, v = k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
     scores = type(form)(q, k, parameter).energies()  # type: ignore[arg-type]
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(hidden, -math.inf)
-    if added is not None and added.dtype == torch.bool:
-        scores = scores.masked_fill(~added, -math.inf)
-    elif added is not None:
+    if added is not None and added.dtype != torch.bool:
         scores = scores + added
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -math.inf)
     empty = (scores == -math.inf).all(-1, keepdim=True)
     if softcap:
         hidden = scores == -math.inf
@@ -112,3 +115,14 @@ def plain_attention(
         weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
     with no_autocast(v):
         return (weights @ upcast(v)).to(v.dtype)
+
+
+def _hidden(added: Tensor | None, causal: tuple[int, int] | None, device: torch.device) -> Tensor | None:
+    """The pairs (query, key) that a mask or −∞ excludes, or a causal mask of this size; None: no pair."""
+    hidden = None
+    if added is not None:
+        hidden = ~added if added.dtype == torch.bool else added == -math.inf
+    if causal is not None:
+        later = torch.ones(causal, dtype=torch.bool, device=device).triu(1)
+        hidden = later if hidden is None else hidden | later
+    return hidden
