@@ -23,9 +23,9 @@ from benchmarks.peers.process import log
 from benchmarks.peers.tables import markdown_table
 from regard.data import corpora
 from regard.errors import OptionError
+from regard.models.embedder import Embedder
 from regard.pipelines.embed import embed
 from regard.search.label_spreading import spread_labels
-from regard.search.load_embedder import load_embedder
 
 CONFIDENT = 0.9  # `regard label --take 0.9` keeps these as training data
 Vectors = NDArray[np.float32]
@@ -121,7 +121,7 @@ def main() -> None:
     texts, labels = zip(*train, *test, strict=True)
     print(machine.stamp(), flush=True)
     log(f"embedding {len(texts):,} questions")
-    vectors = embed(texts, load_embedder(options.model))
+    vectors = embed(texts, Embedder.load(options.model))
     sets = {"training questions": range(len(train)), "test questions": range(len(train), len(texts))}
     draws = [
         measure(vectors, labels, draw_examples(labels, len(train), options.examples, seed), sets)

@@ -24,11 +24,11 @@ from benchmarks.peers import command, machine
 from regard.data.corpora import data_folder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
+from regard.models.embedder import Embedder
 from regard.pipelines.embed import embed
 from regard.search import build_index
 from regard.search.documents import Document
 from regard.search.index import IndexInfo
-from regard.search.load_embedder import load_embedder
 from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
 
@@ -101,7 +101,7 @@ def main():
     options = parser.parse_args()
     print(machine.stamp(), flush=True)
     torch.set_num_threads(options.threads)
-    model = load_embedder(options.model)
+    model = Embedder.load(options.model)
     results = {
         "cranfield": search(model, "vectors" if options.model != "minilm" else "minilm"),
         "stsb": similarity(model),

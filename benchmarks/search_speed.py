@@ -36,13 +36,13 @@ def write_vectors(path, count, real, seed):
     """Write mixtures of real vectors to a .npy file; the last QUERIES rows are the queries."""
     import torch
 
+    from regard.models.embedder import Embedder
     from regard.pipelines.embed import embed
-    from regard.search.load_embedder import load_embedder
 
     torch.set_num_threads(1)
     texts = sentences(real)
     start = time.perf_counter()
-    base = embed(texts, load_embedder("minilm"), progress=True)
+    base = embed(texts, Embedder.load("minilm"), progress=True)
     print(f"{len(texts):,} sentences of Europarl embedded in {time.perf_counter() - start:.0f} s")
     draw = np.random.default_rng(seed)
     out = np.lib.format.open_memmap(path, "w+", np.float32, (count + QUERIES, base.shape[1]))

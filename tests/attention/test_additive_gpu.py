@@ -1,6 +1,6 @@
 """Additive attention by Triton, without a GPU: the kernels in Triton's interpreter, and when they run.
 
-Covers additive_gpu.py, triton_additive.py, triton_one_query.py. On a GPU: test_cuda.py.
+Covers additive_gpu.py, one_query.py, triton_additive.py, triton_one_query.py. On a GPU: test_cuda.py.
 """
 
 from pathlib import Path

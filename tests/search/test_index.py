@@ -1,6 +1,6 @@
 """Search indexes: search, changes, crashes, damage and locks.
 
-Covers build_index.py, load_embedder.py, exact.py, hnsw.py, methods.py, segment.py.
+Covers build_index.py, exact.py, hnsw.py, methods.py, segment.py.
 """
 
 import json

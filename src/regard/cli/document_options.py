@@ -67,16 +67,16 @@ class DocumentOptions(OptionGroup):
 
         If `files` is the folder of an index, the vectors are read from it and the model is None.
         """
+        from regard.models.embedder import Embedder
         from regard.pipelines.embed import embed
         from regard.search.index import MANIFEST, Index
-        from regard.search.load_embedder import load_embedder
 
         if len(files) == 1 and (files[0] / MANIFEST).is_file():
             index = Index(files[0])
             numbers = index.live()
             return [index.document(int(number)) for number in numbers], index.vectors(numbers), None
         documents = self.read(files)
-        embedder = load_embedder(self.model)
+        embedder = Embedder.load(self.model)
         return documents.documents, embed(documents.texts, embedder, progress=True), embedder
 
 

@@ -52,9 +52,9 @@ def command(
     from regard.attention.devices import pick_device
     from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.errors import OptionError
+    from regard.models.embedder import Embedder
     from regard.pipelines.embed_file import EmbedJob, EmbedOptions
     from regard.pipelines.job import File
-    from regard.search.load_embedder import load_embedder
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     source, _ = open_input(text or [], input)
@@ -62,7 +62,7 @@ def command(
     output_files = open_outputs(source, [output])
     if options.output_format == "npy" and not isinstance(output_files[0], File):
         raise OptionError(f"{output} is not a file, and .npy needs one, for the number of rows; name a file")
-    embedder = load_embedder(name, str(pick_device(job.device)), precision)
+    embedder = Embedder.load(name, str(pick_device(job.device)), precision)
     settings = lambda: options.about(embedder.fingerprint())  # noqa: E731
     run_job("embed", source, output_files, EmbedJob(embedder, options), settings, job)
 

@@ -85,9 +85,9 @@ def command(
 def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bool, replace: bool) -> None:
     """Create an index, or add to one, in chunks that are kept when interrupted."""
     from regard.cli.jobs import report
+    from regard.models.embedder import Embedder
     from regard.search import build_index, hnsw
     from regard.search.index import Index, IndexInfo
-    from regard.search.load_embedder import load_embedder, stored_name
 
     model = options.model
     if not add:
@@ -96,12 +96,12 @@ def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bo
         model = Index(output).info.model
     hnsw.import_usearch()  # fails before the work, not after it
     documents_read = options.read(files)
-    embedder = load_embedder(model)
+    embedder = Embedder.load(model)
     if add:
         index = Index(output)
         index.check(embedder.fingerprint())
     else:
-        info = IndexInfo(stored_name(model), embedder.fingerprint(), embedder.width)
+        info = IndexInfo(build_index.stored_name(model), embedder.fingerprint(), embedder.width)
         index = build_index.create(output, info)
     documents = _missing(index, documents_read.documents, replace)
     if len(documents) < len(documents_read.documents):

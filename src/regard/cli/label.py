@@ -117,16 +117,16 @@ def _embed(
     """Return the texts and their vectors, followed by the examples that are not among them, without an id."""
     import numpy as np
 
+    from regard.models.embedder import Embedder
     from regard.pipelines.embed import embed
     from regard.search.documents import Document
     from regard.search.index import Index
     from regard.search.label_table import normalize_space
-    from regard.search.load_embedder import load_embedder
 
     documents, vectors, embedder = options.embed(files)
     if embedder is None:
         index = Index(files[0])
-        embedder = load_embedder(index.info.model)
+        embedder = Embedder.load(index.info.model)
         index.check(embedder.fingerprint())
     present = {normalize_space(document.text) for document in documents}
     others = [text for text in labelled if text not in present]

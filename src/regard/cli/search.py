@@ -91,12 +91,12 @@ def _queries(query: list[str], files: list[Path] | None) -> list[str]:
 
 
 def _method(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
-    from regard.search.load_embedder import load_embedder
+    from regard.models.embedder import Embedder
     from regard.search.methods import make_method
 
     if by == "bm25":
         return make_method(by)
-    embedder = load_embedder(model or index.info.model)
+    embedder = Embedder.load(model or index.info.model)
     index.check(embedder.fingerprint())
     return make_method(by, embedder, exact=exact)
 

@@ -185,8 +185,8 @@ def _index_service(
 ) -> Service:
     from regard.attention.devices import pick_device
     from regard.errors import OptionError
+    from regard.models.embedder import Embedder
     from regard.search.index import Index
-    from regard.search.load_embedder import load_embedder
     from regard.serving.search_service import SearchService
 
     if options.shortlist:
@@ -195,7 +195,7 @@ def _index_service(
             "out"
         )
     index = Index(folder)
-    embedder = load_embedder(model or index.info.model, str(pick_device(options.device)))
+    embedder = Embedder.load(model or index.info.model, str(pick_device(options.device)))
     return SearchService(index, embedder, folder.resolve().name, limits, workers=options.workers)
 
 

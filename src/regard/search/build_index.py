@@ -19,6 +19,7 @@ import numpy as np
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file, write_folder
 from regard.files.lock import lock_file
+from regard.models.catalog import find_model
 from regard.pipelines.job import lock_output
 from regard.search.documents import Document
 from regard.search.hnsw import HnswGraph
@@ -233,3 +234,8 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     write_file(folder / MANIFEST, json.dumps({**manifest, "format": FORMAT, "regard": __version__}).encode())
+
+
+def stored_name(name: str) -> str:
+    """Return how an index stores the name of its model: a folder by its full path."""
+    return name if name == "minilm" else str(find_model(name).resolve())

@@ -3,7 +3,7 @@
 Energies are written in chunks of queries, then normalised and multiplied by the values, so memory is linear
 in T and no program holds both an energy tile and an output tile. Energies and exponentials of small calls are
 saved for the backward pass; others are computed again. One query per sequence, as in a recurrent decoder, has
-kernels of its own (triton_one_query.py).
+kernels of its own (one_query.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import AdditiveForm
-from regard.attention.kernels import sdpa, triton
+from regard.attention.kernels import one_query, sdpa, triton
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.kernels.triton_launch import padded_dim
 from regard.attention.machine import Machine
@@ -33,8 +33,6 @@ CHUNK_BYTES = 1 << 25  # of energies in one chunk of queries
 FAR_PROGRAMS = 528  # for tiles of rare levels: four for each multiprocessor of an H200
 MIN_QUERIES = TILE // 4  # with fewer, most of a tile is empty
 MAX_SAVED_BYTES = 1 << 26  # up to this size, energies are saved for the backward pass
-# One query per sequence: the most keys, which one program reads, and the most features in its registers.
-MAX_KEYS, MAX_FEATURES = 4096, 2048
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class TritonAdditive(Kernel):
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         D = call.energy.pair_features(call.query.shape[-1])
-        if call.Tq < MIN_QUERIES and not _is_one_query(call.Tq, call.Tk, D, call.Dv):
+        if call.Tq < MIN_QUERIES and not one_query.fits(call.Tq, call.Tk, D, call.Dv):
             return f"its tiles have {TILE} queries, too many for {call.Tq}"
         return None
 
@@ -89,7 +87,7 @@ class TritonAdditive(Kernel):
 
     def memory(self, call: Call, machine: Machine) -> int:
         N, D = call.sequences * call.heads, call.energy.pair_features(call.query.shape[-1])
-        if _is_one_query(call.Tq, call.Tk, D, call.Dv):
+        if one_query.fits(call.Tq, call.Tk, D, call.Dv):
             return 4 * N
         energies = N * _padded(call.Tk) * 4 * max(TILE, min(call.Tq, CHUNK_BYTES // (N * call.Tk * 4)))
         return 2 * energies + N * (_padded(call.Tq) + _padded(call.Tk)) * D * 4
@@ -220,7 +218,7 @@ class Passes:
         # Values of half precision are exact in tf32; float32 ones are split in three products.
         self.precision = "tf32" if v.dtype in HALF else "tf32x3"
         self.asm = a.is_cuda
-        self.one_query = _is_one_query(self.Tq, self.Tk, self.D, self.Dv)
+        self.has_one_query = one_query.fits(self.Tq, self.Tk, self.D, self.Dv)
 
     def forward(self, *, save: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Output, log2 Σ exp2 of each row, and the tensors to save for the backward pass.
@@ -229,11 +227,11 @@ class Passes:
         """
         out = self.v.new_empty(self.B, self.H, self.Tq, self.Dv)
         logs = self.w.new_empty(self.N, self.Tq)
-        if self.one_query:
-            self._one_query_forward(out, logs)
+        if self.has_one_query:
+            one_query.forward(self, out, logs)
             return out, logs, ()
         save, saved = save and self._can_save(), ()
-        with self._device():
+        with self.on_device():
             queries, keys = self._exponentials()
             for row0, rows in [(0, self.TQP)] if save else self._chunks():
                 energies = self._energies(queries, keys, row0, rows)
@@ -249,8 +247,8 @@ class Passes:
         da = self.w.new_empty(self.N, self.Tq, self.D)
         db = self.w.new_empty(self.N, self.Tk, self.D)
         dv = self.w.new_empty(self.N, self.Tk, self.Dv) if needs_value else None
-        if self.one_query:
-            dw = self._one_query_backward(grad, out, logs, da, db, dv)
+        if self.has_one_query:
+            dw = one_query.backward(self, grad, out, logs, da, db, dv)
         else:
             dw = self._tiled_backward(grad, out, logs, saved, da, db, dv)
         return (
@@ -259,37 +257,6 @@ class Passes:
             dw.to(self.w_dtype),
             None if dv is None else self._sum_groups(dv, self.v),
         )
-
-    def _one_query_forward(self, out: Tensor, logs: Tensor) -> None:
-        with self._device():
-            _one_query_kernels().forward[(self.N,)](
-                self.a, self.b, self.w, self.v, out, logs, self.seed, *self.visible.tensors(),
-                *self.a.stride()[:2], *self.b.stride()[:3], self.w.stride(0), *self.v.stride()[:3],
-                *self.visible.strides(), self.H, self.groups, self.Tk, self.dropout,
-                **self.mask_flags, **self._one_query_sizes(),
-            )  # fmt: skip
-
-    def _one_query_backward(
-        self, grad: Tensor, out: Tensor, logs: Tensor, da: Tensor, db: Tensor, dv: Tensor | None
-    ) -> Tensor:
-        """Fill da, db and dv; return the gradient of w, (H, D)."""
-        partial = self.w.new_empty(self.B, self.H, self.D)
-        with self._device():
-            _one_query_kernels().backward[(self.N,)](
-                self.a, self.b, self.w, self.v, out, grad, logs, da, db, partial, dv,
-                self.seed, *self.visible.tensors(),
-                *self.a.stride()[:2], *self.b.stride()[:3], self.w.stride(0), *self.v.stride()[:3],
-                *grad.stride()[:2], *self.visible.strides(), self.H, self.groups, self.Tk, self.dropout,
-                **self.mask_flags, **self._one_query_sizes(), VALUES=dv is not None,
-            )  # fmt: skip
-        return partial.sum(0)
-
-    def _one_query_sizes(self) -> dict[str, int]:
-        DP, DVP = padded_dim(self.D), padded_dim(self.Dv)
-        return {
-            "D": self.D, "DP": DP, "DV": self.Dv, "DVP": DVP,
-            "BK": min(32, max(2, 8192 // max(DP, DVP))), "num_warps": 4,
-        }  # fmt: skip
 
     def _tiled_backward(
         self,
@@ -304,7 +271,7 @@ class Passes:
         """Fill da, db and dv; return the gradient of w, (H, D)."""
         products = (out.float() * grad.float()).sum(-1).view(self.N, self.Tq)
         dw = self.w.new_zeros(self.H, self.D)
-        with self._device():
+        with self.on_device():
             if saved:
                 queries, keys = saved[1:3], saved[3:]
             else:
@@ -319,7 +286,7 @@ class Passes:
                 self._key_gradients(queries, keys, scores, row0, rows, db)
         return dw
 
-    def _device(self) -> AbstractContextManager[object]:
+    def on_device(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self.a.device) if self.a.is_cuda else nullcontext()
 
     def _can_save(self) -> bool:
@@ -443,17 +410,6 @@ class Passes:
         """(N, Tk, ·) for query heads → the shape of x, summed over the query heads of each key head."""
         grad = grad.view(self.B, self.Hk, self.groups, *grad.shape[1:])
         return (grad.sum(2) if self.groups > 1 else grad[:, :, 0]).to(x.dtype)
-
-
-def _is_one_query(Tq: int, Tk: int, D: int, Dv: int) -> bool:
-    """Whether the kernels for one query per sequence run."""
-    return Tq == 1 and Tk <= MAX_KEYS and max(D, Dv) <= MAX_FEATURES
-
-
-def _one_query_kernels() -> Any:
-    from regard.attention.kernels import triton_one_query
-
-    return triton_one_query
 
 
 def _kernels() -> Any:

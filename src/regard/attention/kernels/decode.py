@@ -17,10 +17,11 @@ from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import PLAIN_DOTS
 from regard.attention.kernels.kernel import Kernel, Shortcut
-from regard.attention.kernels.triton import Band, Triton, band_of, lengths_of
+from regard.attention.kernels.triton import Band, band_of, lengths_of, why_not_plain_softmax
 from regard.attention.kernels.triton_launch import (
     LOG2E,
     PreparedLaunch,
+    can_launch,
     lengths_per_sequence,
     padded_dim,
     strides_of,
@@ -42,9 +43,7 @@ class TritonCache(Kernel):
     reads_unseen = False
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
-        if machine.kind == "cuda" and not call.is_softmax:
-            return "it normalises by softmax only, without sinks"
-        if (reason := Triton().refuses(call, machine)) is not None:  # also tracing
+        if (reason := why_not_plain_softmax(call, machine)) is not None:
             return reason
         if call.Tq > MAX_QUERIES:
             return f"it is for at most {MAX_QUERIES} queries per sequence"
@@ -143,10 +142,7 @@ class PreparedCache:
             return False
         if lengths is not None and (lengths.data_ptr() % 16 or not lengths.is_contiguous()):
             return False
-        return (
-            not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
-            and torch._C._cuda_getDevice() == self.device
-        )
+        return can_launch(q, k, v, self.device)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
         out = q.new_empty(self.shape)

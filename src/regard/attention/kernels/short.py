@@ -16,7 +16,7 @@ from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import PLAIN_DOTS, DotForm
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
-from regard.attention.kernels.triton import Band, Triton, band_of, lengths_of
+from regard.attention.kernels.triton import Band, band_of, lengths_of, why_not_plain_softmax
 from regard.attention.kernels.triton_launch import LOG2E, launch, lengths_per_sequence, padded_dim, strides_of
 from regard.attention.machine import Machine
 from regard.attention.mask import Mask
@@ -32,9 +32,7 @@ class TritonShort(Kernel):
     reads_unseen = False
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
-        if machine.kind == "cuda" and not call.is_softmax:
-            return "it normalises by softmax only, without sinks"
-        if (reason := Triton().refuses(call, machine)) is not None:  # also tracing
+        if (reason := why_not_plain_softmax(call, machine)) is not None:
             return reason
         if max(call.Tq, call.Tk) > MAX_LENGTH:
             return f"it is for at most {MAX_LENGTH} queries and keys"

@@ -191,6 +191,13 @@ def slopes_of(call: Call) -> Slopes:
     return Slopes(_slopes(call.bias.heads, call.heads, call.temperature, call.query.device), shift)
 
 
+def why_not_plain_softmax(call: Call, machine: Machine) -> str | None:
+    """Why a kernel that takes what `triton` does, but a softmax without sinks only, cannot run the call."""
+    if machine.kind == "cuda" and not call.is_softmax:
+        return "it normalises by softmax only, without sinks"
+    return Triton().refuses(call, machine)  # also tracing
+
+
 def has_sinks(call: Call) -> bool:
     return type(call.normalize) is Softmax and call.normalize.sinks is not None
 

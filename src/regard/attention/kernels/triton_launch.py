@@ -122,6 +122,11 @@ def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> 
     return H, H // k.shape[1], q.shape[2], k.shape[2], band.low, band.high, slopes.shift, scale * LOG2E
 
 
+def can_launch(q: Tensor, k: Tensor, v: Tensor, device: int) -> bool:
+    """True if the tensors are aligned, as the kernel was compiled for, and on the current device."""
+    return not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 and torch._C._cuda_getDevice() == device
+
+
 class PreparedForward:
     """The forward kernel for contiguous tensors of one signature, with all arguments except the tensors."""
 
@@ -148,10 +153,7 @@ class PreparedForward:
         """True if the tensors are contiguous, aligned and on the current device."""
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
             return False
-        return (
-            not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
-            and torch._C._cuda_getDevice() == self.device
-        )
+        return can_launch(q, k, v, self.device)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
         out = q.new_empty(self.shape)
