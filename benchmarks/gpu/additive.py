@@ -4,7 +4,8 @@ python -m benchmarks.gpu.additive --sweep    # errors, times, memory, each pass,
 python -m benchmarks.gpu.additive --peers    # beside other systems; torch.compile takes a minute
 
 Queries and keys are projected beforehand: every system computes softmax(Σ w tanh(a + b)) v in float32. One
-row adds the two projections. Predictions are in NOTES.md; results are also written as JSON.
+row adds the two projections, one a mask of lengths. Predictions are in NOTES.md; results are also written
+as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.gpu.band import kernel_time, milliseconds
 from benchmarks.peers import machine
-from regard import Additive, attend
+from regard import Additive, Padding, attend
 from regard.attention.energy import AdditiveForm, Energy
 from regard.attention.kernels import additive_gpu
 from regard.attention.kernels.additive_gpu import Passes, VisibleKeys
@@ -92,9 +93,17 @@ def with_projections(dim: int) -> System:
     return run
 
 
+def with_lengths(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    """Sequences have from half to all of the keys, as in a batch of a decoder."""
+    lengths = torch.linspace(b.shape[1] // 2, b.shape[1], len(b), device=b.device).long()
+    inputs, mask = (a[:, None], b[:, None], v[:, None]), Padding(lengths)
+    return attend(*inputs, energy=Projected(w), mask=mask, kernel="triton-additive")[:, 0]
+
+
 def systems(dim: int, *, peers: bool) -> dict[str, System]:
     own = {
         "regard triton-additive": ours("triton-additive"),
+        "regard triton-additive with lengths": with_lengths,
         "regard triton-additive with projections": with_projections(dim),
     }
     if not peers:
@@ -152,7 +161,7 @@ def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> 
         torch.cuda.reset_peak_memory_stats()
         both()
         peak = torch.cuda.max_memory_allocated() / 2**30
-        error_by_name = {} if "projections" in name else errors(system, scale, shape)
+        error_by_name = {} if " with " in name else errors(system, scale, shape)
     except Exception as error:
         return {"system": name, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
     return {

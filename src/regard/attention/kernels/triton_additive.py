@@ -126,6 +126,30 @@ def _allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES: tl.co
 
 
 @triton.jit
+def _has_pair(
+    START, STOP, MASK, b, h, i0, j0, srb, smb, smh, Tq, Tk,
+    RANGES: tl.constexpr, DENSE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Whether the mask allows a pair of the tile (BM, BN) at (i0, j0).
+
+    Without reducing a tile: after that, the compiler has too few registers for the energies and spills them.
+    """
+    found = True
+    if RANGES:
+        i = i0 + tl.arange(0, BM)
+        start = tl.maximum(tl.load(START + b * srb + i, mask=i < Tq, other=0), j0)
+        stop = tl.minimum(tl.load(STOP + b * srb + i, mask=i < Tq, other=0), j0 + BN)
+        found = tl.max((start < stop).to(tl.int32), 0) != 0
+    if DENSE:
+        i, any_row = i0 + tl.arange(0, BM), tl.zeros([BM], tl.int32)
+        rows = MASK + b * smb + h * smh + i.to(tl.int64) * Tk
+        for j in range(j0, tl.minimum(j0 + BN, Tk)):
+            any_row |= tl.load(rows + j, mask=i < Tq, other=0).to(tl.int32)
+        found = tl.max(any_row, 0) != 0
+    return found
+
+
+@triton.jit
 def _seen(allowed, j, Tk, MASKED: tl.constexpr):
     """Keys that any query of the tile sees. Without a mask that needs no reduction across threads."""
     if MASKED:
@@ -210,10 +234,8 @@ def energies(
     la = tl.load(LA + n * (TQP // TILE) + (row0 + first) // TILE)
     if tl.maximum(la, tl.load(LB + nk * (TKP // TILE) + m // TILE)) > 0:
         return
-    i, j = row0 + first + tl.arange(0, BM), m + tl.arange(0, BN)
-    if RANGES or DENSE:  # noqa: SIM102
-        if not _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
-            return
+    if not _has_pair(START, STOP, MASK, b, h, row0 + first, m, srb, smb, smh, Tq, Tk, RANGES, DENSE, BM, BN):
+        return
     four = tl.arange(0, 4)[None, :]
     ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
     eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
@@ -231,7 +253,7 @@ def _far_tile(
 ):  # fmt: skip
     """One tile of level 1, 2 or 3."""
     i, j = row0 + first + tl.arange(0, BM), m + tl.arange(0, BN)
-    if _any(_allowed(START, STOP, MASK, b, h, i, j, srb, smb, smh, Tq, Tk, RANGES, DENSE)):
+    if _has_pair(START, STOP, MASK, b, h, row0 + first, m, srb, smb, smh, Tq, Tk, RANGES, DENSE, BM, BN):
         four = tl.arange(0, 4)[None, :]
         ea = EA + (n * TQP + row0 + first) * DP + tl.arange(0, BM)[:, None] * DP + four
         eb = EB + (nk * TKP + m) * DP + tl.arange(0, BN)[:, None] * DP + four
