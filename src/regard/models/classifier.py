@@ -234,11 +234,11 @@ def predict(
     batch.
     """
     models = model.models if isinstance(model, ClassifierEnsemble) else [model]
-    total = np.zeros((len(texts), len(model.labels)), np.float32)
+    probabilities = np.zeros((len(texts), len(model.labels)), np.float32)
     with track(len(models) * len(texts), "classifying", "texts") if progress else nullcontext() as bar:
         for member in models:
-            total += _probabilities(member, texts, batch_tokens, bar)
-    probabilities = total / len(models)
+            probabilities += _probabilities(member, texts, batch_tokens, bar)
+    probabilities /= len(models)
     return [model.labels[best] for best in probabilities.argmax(-1)], probabilities
 
 

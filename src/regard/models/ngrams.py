@@ -64,7 +64,7 @@ class NgramEmbedding(Embedding):
         nn.init.zeros_(self.table.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return sum(self.table(self.rows(tokens, n)) for n in self.sizes) / len(self.sizes)
+        return torch.stack([self.table(self.rows(tokens, n)) for n in self.sizes]).mean(0)
 
     def rows(self, tokens: Tensor, n: int) -> Tensor:
         """Row of the table of the n-gram that ends at each token: (batch, S) → (batch, S)."""

@@ -134,7 +134,7 @@ def truncate(model: Classifier | ClassifierEnsemble, texts: Sequence[str]) -> li
 
 @torch.no_grad()
 def word_attention(
-    texts: Sequence[str], model: Classifier, batch_tokens: int = ATTENTION_TOKENS
+    texts: Sequence[str], model: Any, batch_tokens: int = ATTENTION_TOKENS
 ) -> list[WordWeights]:
     """Return the attention to each word of each text, in order.
 
