@@ -104,6 +104,7 @@ RECIPES = (
     Recipe("sst2-transformer", range(1, 4), ACCURACY, 0.4),
     Recipe("polarity", range(1, 11), ACCURACY, 0.2, key="data.fold"),
     Recipe("trec", range(1, 6), ACCURACY, 0.3, evaluations=("test",)),  # learns from all training rows
+    Recipe("trec-ngrams", range(1, 6), ACCURACY, 0.3, evaluations=("test",)),
     Recipe("wnut17", range(1, 4), F1, 4),
     Recipe("wnut17-convolutional", range(1, 4), F1, 5),
     Recipe("wnut17-transformer", range(1, 4), F1, 4.5),

@@ -62,7 +62,7 @@ SUBPACKAGES = {
     "layers": """
         Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache
     """,
-    "models": "Classifier Embedder LanguageModel Tagger Translator crf known_models",
+    "models": "Classifier ClassifierEnsemble Embedder LanguageModel Tagger Translator crf known_models",
     "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
     "lessons": """
         Lesson WrongAnswer by_size check_answers exercise expect find_lesson list_lessons notebook read_log

@@ -17,6 +17,7 @@ import pytest
 
 from regard.cli import classify
 from regard.errors import DataError, FolderError, OptionError, RegardError
+from regard.models.classifier import ClassifierEnsemble
 from regard.models.folder import load
 from regard.pipelines.classify import classify as label
 from regard.pipelines.classify import word_attention
@@ -52,6 +53,23 @@ def test_a_text_on_the_command_line_is_labelled_with_its_probability(folder, reg
     assert regard("hello world\n\nb", "--model", folder) == (0, f"{line(one)}\n{line(two)}", "")
     assert regard("hello world", "--top", "2", "--model", folder) == (0, line(one, 2), "")
     assert regard("hello world", "--top", "99", "--model", folder) == (0, line(one, 3), "")
+
+
+def test_an_ensemble_is_classified_with_and_its_attention_is_refused(folder, tmp_path, regard):
+    other = classifier(tmp_path / "other", seed=4)
+    ensemble = ClassifierEnsemble([load(folder), load(other)])
+    texts = ["hello world", "b"]
+    expected = "".join(line(result, 3) for result in label(texts, ensemble))
+    options = ("--top", "3", "--model", folder)
+    assert regard(*texts, *options, "--with", other) == (0, expected, "")
+    assert regard(*texts, *options)[1] != expected
+    for attention in (["--attention"], ["--picture", tmp_path / "x.svg"]):
+        with pytest.raises(OptionError, match="attention is that of one model, got an ensemble"):
+            regard("b", "--model", folder, "--with", other, *attention)
+    with pytest.raises(FolderError, match="classifying takes a classifier"):
+        regard("b", "--model", folder, "--with", translator(tmp_path / "translator"))
+    with pytest.raises(OptionError, match="different labels"):
+        regard("b", "--model", folder, "--with", classifier(tmp_path / "third", labels=("a", "b", "c")))
 
 
 def test_below_the_threshold_the_label_is_left_out(folder, regard):

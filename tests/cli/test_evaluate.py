@@ -91,6 +91,35 @@ def test_another_system_is_compared_with_both_tests(regard, model, tmp_path):
     assert comparison["metrics"][0]["p_randomization"] == 1.0
 
 
+def test_an_ensemble_has_the_mean_of_the_probabilities(regard, model, tmp_path_factory, tmp_path):
+    other = train_classifier(tmp_path_factory.mktemp("other"), "max", 3)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in ROWS), encoding="utf-8")
+
+    def probabilities(*options):
+        code, out, _ = regard(
+            "classify", "-i", "texts.txt", "--model", model, "--json", "--top", "2", *options
+        )
+        assert code == 0
+        return [json.loads(line)["probabilities"] for line in out.splitlines()]
+
+    one, both = probabilities(), probabilities("--with", other)
+
+    def brier(*arguments):
+        code, out, _ = regard("evaluate", *arguments, "--json")
+        assert code == 0
+        return json.loads(out)["scores"]["calibration"]["brier"]
+
+    alone, together = [brier(model), brier(other)], brier(model, "--with", other)
+    gold = [label for _, label in ROWS]
+    expected = sum(
+        (p[label] - (label == target)) ** 2 for p, target in zip(both, gold, strict=True) for label in p
+    )
+    assert together == pytest.approx(expected / len(ROWS), abs=1e-4)
+    assert one != both and alone[0] != together < sum(alone) / 2  # the score is convex
+    code, out, err = regard("evaluate", model, "--with", other, "--rate", "P100")
+    assert code == 2 and "needs the training FLOPs" in err and not out
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

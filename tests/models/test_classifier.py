@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from regard.data.tokenizer import Tokenizer
-from regard.errors import FolderError
-from regard.models.classifier import ClassifierOptions, label_loss, predict
+from regard.errors import FolderError, OptionError
+from regard.models.classifier import ClassifierEnsemble, ClassifierOptions, label_loss, predict
 from regard.models.folder import load, save
 from regard.recipe.loading import build
+from tests.evaluation.explanation import small_models
 from tests.models.small import batch_of
 
 TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown words here and there"]
@@ -140,3 +141,27 @@ def test_flops_grow_with_the_text_and_parameters_are_counted_by_part():
     model = make("text-cnn")
     assert model.flops(20, 2) > model.flops(10, 2) == model.flops(10, 7)
     assert set(model.parameters_by_part()) == {"source", "encoder", "head"}
+
+
+def test_an_ensemble_has_the_mean_of_the_probabilities():
+    torch.manual_seed(1)
+    first, second = make("text-cnn"), make("recurrent", "mean")
+    labels, probabilities = predict(ClassifierEnsemble([first, second]), TEXTS)
+    expected = (predict(first, TEXTS)[1] + predict(second, TEXTS)[1]) / 2
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
+    assert labels == [first.labels[best] for best in expected.argmax(-1)]
+    assert (predict(ClassifierEnsemble([first]), TEXTS)[1] == predict(first, TEXTS)[1]).all()
+
+
+def test_models_that_make_no_ensemble_are_errors_of_one_sentence():
+    model, other = make(), make()
+    other.target_tokenizer = Tokenizer.labels(["no", "perhaps", "certainly"])
+    with pytest.raises(OptionError, match="model 1 and model 2 of the ensemble have different labels, such"):
+        ClassifierEnsemble([model, other])
+    with pytest.raises(OptionError, match="an ensemble needs at least one model"):
+        ClassifierEnsemble([])
+    with pytest.raises(OptionError, match="model 2 of the ensemble is not a classifier"):
+        ClassifierEnsemble([model, "runs/sst2"])  # pyright: ignore[reportArgumentType]
+    frames = small_models.frame_classifier(labels=tuple(LABELS))
+    with pytest.raises(OptionError, match="read different inputs, text and sequences of numbers"):
+        ClassifierEnsemble([model, frames])

@@ -44,6 +44,7 @@ def command(
     text: shared.Texts = None,
     *,
     model: shared.Model = None,
+    ensemble: shared.Ensemble = None,
     input: shared.InputFileOptions,
     output: ClassifyOutputOptions,
     picture: shared.PictureOptions,
@@ -56,6 +57,8 @@ def command(
     Examples:
 
         regard classify "a film to remember" --model runs/sst2
+
+        regard classify "a film to remember" --model runs/sst2 --with runs/sst2-cnn   # an ensemble
 
         regard classify "a film to remember" --attention
 
@@ -78,16 +81,16 @@ def command(
     from regard.pipelines.job import fingerprint
 
     drawn = pictures.check_options(picture, None if input.files else text or [])
-    folder = model_folder(model, "classify", text or [])
-    source, location = open_input(text or [], input, folder)
+    folders = [model_folder(model, "classify", text or []), *(ensemble or [])]
+    source, location = open_input(text or [], input, folders[0])
     options = _classify_options(input, output, job)
     format = _format(options, location)
     output_files = open_outputs(source, [output.output])
-    classify = make_job(folder, options, format, pick_device(job.device))
+    classify = make_job(folders, options, format, pick_device(job.device))
     if drawn:
         example = [classify.model.source_tokenizer.example]
         pictures.check_model(picture, encoder_attention(example, classify.model)[0])
-    run_job("classify", source, output_files, classify, lambda: options.about(fingerprint([folder])), job)
+    run_job("classify", source, output_files, classify, lambda: options.about(fingerprint(folders)), job)
     _report_truncated(classify.truncated)
     if drawn:
         lines = truncate(classify.model, pictures.lines_of(text or []))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.option_groups import OptionGroup, check_folders, grouped, option
+from regard.cli.option_groups import Ensemble, OptionGroup, check_folders, grouped, option
 from regard.cli.runs import duration
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class EvaluateOutputOptions(OptionGroup):
 def command(
     model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
     *,
+    ensemble: Ensemble = None,
     data: DataOptions,
     beam: Annotated[int | None, option(min=1, max=1000, help="Beam size; default: the recipe's.")] = None,
     against: Annotated[
@@ -117,15 +119,15 @@ def command(
         regard evaluate runs/small --data test.en --data test.de
 
         regard evaluate runs/small --against runs/other    # significance
+
+        regard evaluate runs/sst2 --with runs/sst2-cnn    # an ensemble of classifiers
     """
-    from regard.attention.devices import pick_device
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate
-    from regard.models.folder import load
 
     check_folders(output.plot, output.output)
     other = _other_system(against, device)
-    loaded: Any = load(model, pick_device(device))
+    loaded = _load(model, ensemble or [], device)
     rate = None if output.rate is None else parse_rate(output.rate)
     if output.cost_table or rate is not None:
         _check_cost(loaded, model, output)
@@ -144,6 +146,20 @@ def command(
         result.comparison = replace(result.comparison, name=str(against))
     _write_files(result, output, model.name)
     _print(result, output, training_cost(loaded.card, result, rate))
+
+
+def _load(folder: Path, others: Sequence[Path], device: str) -> Any:
+    """The model, or an ensemble of classifiers with others."""
+    from regard.attention.devices import pick_device
+    from regard.models.classifier import Classifier, ClassifierEnsemble
+    from regard.models.folder import load
+    from regard.pipelines.job import load_kind
+
+    if not others:
+        return load(folder, pick_device(device))
+    needed = "evaluate --with takes classifiers"
+    folders = (folder, *others)
+    return ClassifierEnsemble([load_kind(f, pick_device(device), Classifier, needed) for f in folders])
 
 
 def _other_system(against: Path | None, device: str) -> Any:

@@ -83,6 +83,10 @@ Model = Annotated[
         help="Model folder, run, or name of `regard models`; default: REGARD_MODEL, or a bundled model.",
     ),
 ]
+Ensemble = Annotated[
+    list[Path] | None,
+    option("--with", metavar="MODEL", help="Another model, for an ensemble; repeatable."),
+]
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a model or a run, or a name of `regard models`.")
 ]

@@ -121,10 +121,7 @@ def command(
     text: shared.Texts = None,
     *,
     model: shared.Model = None,
-    ensemble: Annotated[
-        list[Path] | None,
-        typer.Option("--with", metavar="MODEL", help="Another model, for an ensemble; repeatable."),
-    ] = None,
+    ensemble: shared.Ensemble = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="LANGUAGE", help="Target language, such as de.")
     ] = None,

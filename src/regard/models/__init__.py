@@ -9,7 +9,7 @@ from regard.lazy import exported
 if TYPE_CHECKING:
     from regard.models import crf
     from regard.models.catalog import known_models
-    from regard.models.classifier import Classifier
+    from regard.models.classifier import Classifier, ClassifierEnsemble
     from regard.models.embedder import Embedder
     from regard.models.language_model import LanguageModel
     from regard.models.tagger import Tagger
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Classifier": "classifier",
+    "ClassifierEnsemble": "classifier",
     "Embedder": "embedder",
     "LanguageModel": "language_model",
     "Tagger": "tagger",
     "Translator": "translator",
     "known_models": "catalog",
 }
-__all__ = ["Classifier", "Embedder", "LanguageModel", "Tagger", "Translator", "crf", "known_models"]
+__all__ = [
+    "Classifier",
+    "ClassifierEnsemble",
+    "Embedder",
+    "LanguageModel",
+    "Tagger",
+    "Translator",
+    "crf",
+    "known_models",
+]
 __getattr__ = exported(__name__, _HOMES, ["crf"])

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard import arguments
 from regard.data.batch import Batch
 from regard.data.tokenizer import EOS, SPECIALS, UNK
+from regard.errors import OptionError
 from regard.files.progress import track
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import ACTIVATIONS
@@ -24,6 +26,7 @@ from regard.models.encoder import max_positions
 from regard.models.frames import FrameProjection
 from regard.models.memory import Memory
 from regard.models.model import Model
+from regard.models.ngrams import NgramEmbedding
 from regard.models.options import MODELS, Block, PoolingOptions, Size, build_encoder
 from regard.models.options import Dropout as DropoutRate
 from regard.models.pooling import MaxPoolingOptions
@@ -113,7 +116,7 @@ class Classifier(Model):
 
     def __init__(
         self,
-        source: Embedding | FrameProjection,
+        source: Embedding | NgramEmbedding | FrameProjection,
         encoder: nn.Module,
         pooling: nn.Module,
         head: Head,
@@ -172,24 +175,85 @@ def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement
     return Loss(total, nll.detach(), len(labels))
 
 
+class ClassifierEnsemble:
+    """Several classifiers as one: the probability of a label is the mean of theirs.
+
+    >>> first, second = regard.load("runs/trec"), regard.load("runs/trec-ngrams")  # doctest: +SKIP
+    >>> regard.classify("Who was Galileo ?", ClassifierEnsemble([first, second]))  # doctest: +SKIP
+    'HUM'
+
+    The models must have the same labels and be on one device; tokenizers, encoders and sizes may differ.
+    """
+
+    kind, encoder = Classifier.kind, None  # each model has its own encoder
+
+    def __init__(self, models: Sequence[Classifier]) -> None:
+        self.models = arguments.as_list("models", models, "a list of classifiers")
+        if not self.models:
+            raise OptionError("an ensemble needs at least one model, got none")
+        for i, model in enumerate(self.models, 1):
+            if not isinstance(model, Classifier):
+                raise OptionError(f"model {i} of the ensemble is not a classifier; leave it out")
+            self._check(i, model)
+        first = self.models[0]
+        self.labels, self.device = first.labels, first.device
+        self.what, self.command = first.what, first.command
+        card = getattr(first, "card", {})
+        self.card = {key: card[key] for key in ("name", "recipe") if key in card}  # not its scores and cost
+        self.source_tokenizer, self.target_tokenizer = first.source_tokenizer, first.target_tokenizer
+
+    def _check(self, number: int, model: Classifier) -> None:
+        """Compare a model with the first."""
+        first = self.models[0]
+        reads_text = [m.source_tokenizer.kind != "frames" for m in (first, model)]
+        if reads_text[0] != reads_text[1]:
+            raise OptionError(
+                f"model 1 and model {number} of the ensemble read different inputs, text and sequences of "
+                "numbers; use models that read the same"
+            )
+        if different := set(first.labels) ^ set(model.labels):
+            raise OptionError(
+                f"model 1 and model {number} of the ensemble have different labels, such as "
+                f"{min(different)!r}; use models with the same labels"
+            )
+        if model.device != first.device:
+            raise OptionError("the models of an ensemble are on different devices; load them on one")
+
+
 @torch.no_grad()
 def predict(
-    model: Classifier, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
+    model: Classifier | ClassifierEnsemble,
+    texts: Sequence[str],
+    batch_tokens: int = BATCH_TOKENS,
+    *,
+    progress: bool = False,
 ) -> tuple[list[str], NDArray[np.float32]]:
     """The most likely label of each text, and all probabilities, (texts, labels).
 
     Columns are in the order of `model.labels`, rows in that of the texts. Texts of similar length form a
     batch.
     """
+    models = model.models if isinstance(model, ClassifierEnsemble) else [model]
+    probabilities = np.zeros((len(texts), len(model.labels)), np.float32)
+    with track(len(models) * len(texts), "classifying", "texts") if progress else nullcontext() as bar:
+        for member in models:
+            probabilities += _probabilities(member, texts, batch_tokens, bar)
+    probabilities /= len(models)
+    return [model.labels[best] for best in probabilities.argmax(-1)], probabilities
+
+
+def _probabilities(
+    model: Classifier, texts: Sequence[str], batch_tokens: int, bar: Any
+) -> NDArray[np.float32]:
+    """The probabilities of one model; `bar` shows the progress, or is None."""
     training, probabilities = model.training, np.zeros((len(texts), len(model.labels)), np.float32)
     model.eval()
-    with track(len(texts), "classifying", "texts") if progress else nullcontext() as bar:
-        most = max_positions(model.encoder)
-        longest = None if most is None else most - model.prepend_bos
-        for rows, tokens, lengths in batches(model, texts, batch_tokens, longest):
-            scores = model(tokens.to(model.device), lengths.to(model.device))
-            probabilities[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
-            if bar is not None:
-                bar.advance(len(rows))
+    most = max_positions(model.encoder)
+    longest = None if most is None else most - model.prepend_bos
+    for rows, tokens, lengths in batches(model, texts, batch_tokens, longest):
+        scores = model(tokens.to(model.device), lengths.to(model.device))
+        probabilities[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
+        if bar is not None:
+            bar.advance(len(rows))
     model.train(training)
-    return [model.labels[best] for best in probabilities.argmax(-1)], probabilities
+    return probabilities

@@ -46,7 +46,8 @@ class TextModelOptions(ModelOptions):
     freeze_vectors: bool = Field(default=False, description="do not train the word vectors")
     input: InputOptions = Field(
         default=TokenInputOptions(),
-        description="tokens: an embedding table; frames: a linear map of sequences of numbers",
+        description="tokens: an embedding table; ngrams: hashed n-grams of tokens, for classifiers; frames: "
+        "a linear map of sequences of numbers",
     )
     encoder: EncoderOptions = Field(default=TextCnnEncoderOptions(), description="the encoder")
 

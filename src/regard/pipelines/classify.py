@@ -15,11 +15,11 @@ from regard.data.sequence_files import is_sequence
 from regard.decoding.attention_weights import AttentionMaps
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
-from regard.models.classifier import Classifier, predict
+from regard.models.classifier import Classifier, ClassifierEnsemble, predict
 from regard.models.default import as_model
 from regard.models.encoder import max_positions
 from regard.models.text_model import BATCH_TOKENS, batches
-from regard.pipelines.encoder_attention import ATTENTION_TOKENS, encoder_attention
+from regard.pipelines.encoder_attention import ATTENTION_TOKENS, check_single, encoder_attention
 from regard.pipelines.token_words import Words
 
 
@@ -81,8 +81,8 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         texts: one text or a list of texts; the result has the same form and order. A text that is longer than
             the model's positions is truncated; a blank text gets no label. A model of sequences of numbers
             takes files (.npy, .csv) or arrays (frames, channels) instead.
-        model: a model folder, a name of `regard models` or a loaded classifier. By default the folder in
-            REGARD_MODEL, else a bundled model.
+        model: a model folder, a name of `regard models`, a loaded classifier or a `ClassifierEnsemble` of
+            them. By default the folder in REGARD_MODEL, else a bundled model.
         threshold: give no label if the most likely one is below this probability.
         batch_tokens: maximum size of a batch.
         attention: store the attention maps of all layers and heads in `Classification.attention`, which
@@ -94,6 +94,8 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         arguments.one_or_more("texts", texts)
     model = as_model(model, "classify")
     _check(model, threshold, batch_tokens)
+    if attention:
+        check_single(model)
     tokenizer = model.source_tokenizer
     texts, single = tokenizer.inputs(texts)
     not_blank = [i for i, text in enumerate(texts) if not tokenizer.is_blank(text)]
@@ -111,10 +113,13 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     return results[0] if single else results
 
 
-def truncate(model: Classifier, texts: Sequence[str]) -> list[str]:
-    """Truncate texts to the model's learned positions, of which one is for the end-of-sentence token."""
+def truncate(model: Classifier | ClassifierEnsemble, texts: Sequence[str]) -> list[str]:
+    """Truncate texts to the model's learned positions, of which one is for the end-of-sentence token.
+
+    The models of an ensemble truncate texts themselves.
+    """
     positions = max_positions(model.encoder)
-    if positions is None or model.source_tokenizer.kind == "frames":
+    if isinstance(model, ClassifierEnsemble) or positions is None or model.source_tokenizer.kind == "frames":
         return list(texts)
     limit = positions - model.prepend_bos - 1
     truncated = list(texts)
@@ -129,7 +134,7 @@ def truncate(model: Classifier, texts: Sequence[str]) -> list[str]:
 
 @torch.no_grad()
 def word_attention(
-    texts: Sequence[str], model: Classifier, batch_tokens: int = ATTENTION_TOKENS
+    texts: Sequence[str], model: Any, batch_tokens: int = ATTENTION_TOKENS
 ) -> list[WordWeights]:
     """Return the attention to each word of each text, in order.
 
@@ -138,6 +143,7 @@ def word_attention(
     the sum over its tokens.
     """
     _check(model, 0.0, batch_tokens)
+    check_single(model)
     texts = truncate(model, _inputs(model, texts))
     weights = token_attention(texts, model, batch_tokens)
     return [_by_word(model, text, w) for text, w in zip(texts, weights, strict=True)]
@@ -149,6 +155,7 @@ def token_attention(
 ) -> list[list[float]]:
     """Return the attention to each token of each text, EOS last; see `word_attention`."""
     _check(model, 0.0, batch_tokens)
+    check_single(model)
     texts = truncate(model, _inputs(model, texts))
     weights: dict[int, list[float]] = {}
     with evaluation_mode(model):
@@ -194,7 +201,10 @@ def _by_word(model: Classifier, text: str, weights: list[float]) -> WordWeights:
 
 
 def _check(model: Any, threshold: float, batch_tokens: int) -> None:
-    if not isinstance(model, Classifier) or getattr(model, "source_tokenizer", None) is None:
+    if (
+        not isinstance(model, Classifier | ClassifierEnsemble)
+        or getattr(model, "source_tokenizer", None) is None
+    ):
         raise OptionError("classify takes a classifier with its tokenizers, as regard.load returns it")
     arguments.number("threshold", threshold, 0, 1)
     arguments.integer("batch_tokens", batch_tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.models.classifier import Classifier
+from regard.models.classifier import Classifier, ClassifierEnsemble
 from regard.models.text_model import BATCH_TOKENS
 from regard.pipelines.classify import Classification, WordWeights, classify, truncate, word_attention
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
@@ -131,7 +131,10 @@ class ClassifyJob:
     """Classify a chunk of lines; the result depends on the chunk and the options only."""
 
     def __init__(
-        self, model: Classifier, options: ClassifyOptions, output_format: OutputFormat[ClassifiedLine]
+        self,
+        model: Classifier | ClassifierEnsemble,
+        options: ClassifyOptions,
+        output_format: OutputFormat[ClassifiedLine],
     ) -> None:
         self.model, self.options, self.output_format = model, options, output_format
         self.truncated = 0  # texts that were longer than the model's positions
@@ -177,13 +180,14 @@ def _fields(layout: Layout, names: Sequence[str]) -> Callable[[Row], dict[str, A
 
 
 def make_job(
-    folder: Path,
+    folders: Sequence[Path],
     options: ClassifyOptions,
     output_format: OutputFormat[ClassifiedLine],
     device: Any = "cpu",
 ) -> ClassifyJob:
-    """Load the model, and check it and the options before the job starts."""
-    model = load_kind(folder, device, Classifier, "classifying takes a classifier")
+    """Load the model, or several for an ensemble, and check them and the options before the job starts."""
+    models = [load_kind(folder, device, Classifier, "classifying takes a classifier") for folder in folders]
+    model = models[0] if len(models) == 1 else ClassifierEnsemble(models)
     if options.attention:
         word_attention([model.source_tokenizer.example], model)  # raises an error if it has none
     return ClassifyJob(model, options, output_format)

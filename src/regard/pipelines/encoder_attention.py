@@ -12,6 +12,7 @@ from regard.attention.watching import watch
 from regard.decoding.attention_weights import AttentionMaps, kind_of
 from regard.decoding.batching import evaluation_mode
 from regard.errors import OptionError
+from regard.models.classifier import ClassifierEnsemble
 from regard.models.embedder import Embedder
 from regard.models.embedding import prepend_bos
 from regard.models.tagger import Tagger
@@ -24,8 +25,15 @@ def encoder_attention(texts: Sequence[str], model: Any) -> list[AttentionMaps]:
     """Return the attention maps of each text, in order. The words of a tagger's texts are separated by
     spaces.
     """
+    check_single(model)
     maps = dict(_attention_of_texts(texts, model))
     return [maps[i] for i in range(len(texts))]
+
+
+def check_single(model: Any) -> None:
+    """Raise an OptionError for an ensemble."""
+    if isinstance(model, ClassifierEnsemble):
+        raise OptionError("attention is that of one model, got an ensemble; use one of its models")
 
 
 @torch.no_grad()
