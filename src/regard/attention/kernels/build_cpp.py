@@ -84,7 +84,9 @@ def lacks(*instructions: str) -> str | None:
 
 
 def _run(command: list[str]) -> str:
-    process = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    process = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS
+    )
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no message"]
         errors = [line for line in lines if "error" in line] or lines  # not the source excerpts around them
@@ -99,7 +101,8 @@ def _build(source: Path) -> Path:
         raise RuntimeError("no C++ compiler (g++ or clang++) was found on PATH")
     # Linked by name, not with -fopenmp, which would link the compiler's own runtime.
     link = [runtime] if runtime else ["-fopenmp"]
-    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
+    code = source.read_text(encoding="utf-8")
+    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), code])
     folder = cache_folder() / "native"
     library = folder / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
     if folder.exists():
