@@ -48,7 +48,7 @@ def test_a_text_longer_than_those_of_the_training_is_reported_once(capsys):
     model.card = {"recipe": {"data": {"max_length": 5}}}
     regard.translate(["the cat", "the cat sees the dog and the dog sees the cat"], model)
     line = capsys.readouterr().err
-    assert "tokens and the model was trained on at most 5, so sentences may be missing" in line
+    assert "tokens and the model was trained on at most 5, so parts may be missing" in line
     regard.translate("the cat sees the dog and the dog sees the cat", model)
     assert capsys.readouterr().err == ""
 
