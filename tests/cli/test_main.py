@@ -1,6 +1,7 @@
 """Tests of main.py, help_format.py, cost.py, demo.py and recipes.py: exit codes, errors, help."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,14 @@ def test_a_process_of_its_own_prints_the_version():
     command = [sys.executable, "-m", "regard", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"regard {regard.__version__}\n", "")
+
+
+def test_output_is_utf8_in_an_ascii_locale():
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "regard", "translate", "Où est la gare ?", "--to", "en", "--show"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | ascii_locale)
+    assert done.returncode == 0, done.stderr
+    assert "station" in done.stdout.decode() and "▓" in done.stdout.decode()
 
 
 def test_the_help_names_the_commands(run_regard):
