@@ -116,10 +116,15 @@ def _check_files(name: str, overrides: list[str]) -> None:
 
     if name not in recipe_files():
         return
-    own, data = load_recipe(name).data, load_recipe(name, overrides).data
-    for path in [*data.train, *data.validation]:
-        is_own = isinstance(path, str) and path in [*own.train, *own.validation]
-        if is_own and path.partition(":")[0] not in names() and not Path(path).exists():
+
+    def paths(changes: list[str]) -> list[str]:
+        data = load_recipe(name, changes).data
+        entries = [*data.train, *data.validation]
+        return [path for entry in entries for path in ([entry] if isinstance(entry, str) else entry)]
+
+    own = set(paths([]))
+    for path in paths(overrides):
+        if path in own and path.partition(":")[0] not in names() and not Path(path).exists():
             raise DataError(
                 f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; "
                 f"`regard recipes {name}` says how to make it"
