@@ -37,9 +37,7 @@ def test_the_cache_folder_is_private(cache, tmp_path):
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named_before_compiling(cache, monkeypatch, capsys):
-    monkeypatch.setenv(
-        "REGARD_CACHE", str(cache / "folder")
-    )  # in a file: nobody can write it
+    monkeypatch.setenv("REGARD_CACHE", str(cache / "folder"))  # in a file: nobody can write it
     reason = build_cpp.library(cache)
     assert isinstance(reason, str)
     assert f"{cache / 'folder' / 'native'} cannot be written (Not a directory)" in reason

@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,26 @@ def test_the_help_of_a_command_is_plain_and_has_an_example(command):
         assert f"regard {command.name}" in help, command.name
 
 
+NEEDS_FILES = re.compile(r"runs/| -i |\||minilm|gpt2|\.(npy|index|txt|csv|yaml|gz)\b|FOLDER")
+QUICK = ("align", "classify", "faithfulness", "generate", "models", "tag", "translate")
+
+
+def examples(command):
+    lines = inspect.cleandoc(command.callback.__doc__).splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_examples_that_need_no_file_run_without_a_model_of_ones_own(name, run_regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (command,) = (command for command in app.registered_commands if command.name == name)
+    chosen = [example for example in examples(command) if not NEEDS_FILES.search(example)]
+    assert chosen
+    for example in chosen:
+        code, out, err = run_regard(*shlex.split(example, comments=True)[1:])
+        assert code == 0 and out + err, (example, err)
+
+
 @pytest.fixture(scope="module")
 def help_pages():
     """The help of `regard` and of every command on a terminal of 80 columns, by name."""
@@ -87,10 +108,8 @@ def test_the_help_shows_flags_without_a_type_and_arguments_with_one_pair_of_brac
 
 def test_examples_of_the_help_fit_80_columns_and_keep_their_brackets(help_pages):
     for command in app.registered_commands:
-        lines = inspect.cleandoc(command.callback.__doc__).splitlines()
-        examples = [line.strip() for line in lines if line.startswith("    ")]
         printed = {line.strip() for line in help_pages[command.name].splitlines()}
-        for example in examples:
+        for example in examples(command):
             assert len(example) <= 72, (command.name, example)
             assert example in printed, (command.name, example)
     assert "A sentence with [nouns]" in help_pages["probe"]

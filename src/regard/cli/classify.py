@@ -55,6 +55,8 @@ def command(
 
     Examples:
 
+        regard classify "a film to remember"
+
         regard classify "a film to remember" --model runs/sst2
 
         regard classify "a film to remember" --attention
