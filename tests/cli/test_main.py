@@ -38,6 +38,15 @@ def test_a_process_of_its_own_prints_the_version():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"regard {regard.__version__}\n", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_under_standard_output_is_one_sentence():
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "regard", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "regard: the disk is full; free some space and run the command again\n"
+
+
 def test_output_is_utf8_in_an_ascii_locale():
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "regard", "translate", "Où est la gare ?", "--to", "en", "--show"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -130,10 +131,19 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=stream.errors)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:  # where typer does not catch it
         print("regard: stopped", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer of standard output
+        print("regard: the disk is full; free some space and run the command again", file=sys.stderr)
+        sys.exit(2)
