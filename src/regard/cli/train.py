@@ -127,7 +127,7 @@ def _check_files(name: str, overrides: list[str]) -> None:
         if path in own and path.partition(":")[0] not in names() and not Path(path).exists():
             raise DataError(
                 f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; "
-                f"`regard recipes {name}` says how to make it"
+                f"`regard recipes {for_shell(name)}` says how to make it"
             )
 
 
