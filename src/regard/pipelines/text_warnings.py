@@ -13,7 +13,7 @@ _long: set[int] = set()  # training lengths that a line was printed for
 
 def warn_of_unknown_characters(texts: Sequence[str], tokenizer: Any) -> None:
     """Print a line about new characters that the tokenizer reads as unknown."""
-    new = tokenizer.unknown_characters(texts) - _unknown
+    new = tokenizer.unknown_characters(texts) - _unknown - {"\ufffd"}  # bytes that are not UTF-8 have a line
     if not new:
         return
     _unknown.update(new)
