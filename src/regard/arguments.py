@@ -77,12 +77,18 @@ def string_list(name: str, value: Any, what: str = "texts") -> list[str]:
     """The value as a list of strings; a single string is refused."""
     if isinstance(value, str):
         raise OptionError(f"{name} is a list of {what}, got one string; write [{what.removesuffix('s')}]")
+    return _strings(name, value, f"a list of {what}")
+
+
+def _strings(name: str, value: Any, expected: str) -> list[str]:
+    if isinstance(value, bytes):
+        raise OptionError(f"{name} is {expected}, got bytes; decode them first")
     if not isinstance(value, Iterable) or hasattr(value, "shape"):
-        raise OptionError(f"{name} is a list of {what}, got {quoted(value)}")
+        raise OptionError(f"{name} is {expected}, got {quoted(value)}")
     items = list(value)
     for item in items:
         if not isinstance(item, str):
-            raise OptionError(f"{name} is a list of {what}, got {quoted(item)} among them")
+            raise OptionError(f"{name} is {expected}, got {quoted(item)} among them")
     return items
 
 
@@ -93,7 +99,9 @@ def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], 
             f"{name} is a text or a list of {what}, got a {type(value).__name__}; "
             "texts come first, then the model"
         )
-    return ([value], True) if isinstance(value, str) else (string_list(name, value, what), False)
+    if isinstance(value, str):
+        return [value], True
+    return _strings(name, value, f"a {what.removesuffix('s')} or a list of {what}"), False
 
 
 def as_list(name: str, value: Any, what: str) -> list[Any]:

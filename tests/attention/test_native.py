@@ -36,6 +36,15 @@ def test_the_cache_folder_is_private(cache, tmp_path):
     assert (tmp_path / "native").stat().st_mode & 0o777 == 0o700 and library.stat().st_mode & 0o077 == 0
 
 
+def test_a_cache_folder_that_cannot_be_written_is_named_before_compiling(cache, monkeypatch, capsys):
+    monkeypatch.setenv("REGARD_CACHE", str(cache / "folder"))  # in a file: nobody can write it
+    reason = build_cpp.library(cache)
+    assert isinstance(reason, str)
+    assert f"{cache / 'folder' / 'native'} cannot be written (Not a directory)" in reason
+    assert "set REGARD_CACHE to a folder that you can write" in reason
+    assert capsys.readouterr().err == ""
+
+
 def test_a_compiler_that_takes_too_long_is_named_in_a_sentence(cache, tmp_path, monkeypatch):
     slow = tmp_path / "slow-compiler"
     slow.write_text("#!/bin/sh\nsleep 20\n")

@@ -46,7 +46,13 @@ def test_every_bundled_model_is_shown_and_nothing_is_trained(models, monkeypatch
     ):
         assert line in result.output
     assert any(shade in result.output for shade in "░▒▓█")
-    assert result.output.splitlines()[-1].startswith("regard explore ")
+    assert result.stdout.splitlines()[-1].startswith("regard explore ")
+
+
+@pytest.mark.parametrize("arguments", [["attention"], ["--steps", "7"]])
+def test_a_word_and_steps_without_train_are_an_error(arguments, run_regard):
+    code, out, err = run_regard("demo", *arguments)
+    assert (code, out) == (2, "") and "add --train" in err
 
 
 @pytest.mark.parametrize("arguments", [["--train"], []])

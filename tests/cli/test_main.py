@@ -1,7 +1,9 @@
 """Tests of main.py, help_format.py, cost.py, demo.py and recipes.py: exit codes, errors, help."""
 
 import inspect
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +38,23 @@ def test_a_process_of_its_own_prints_the_version():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"regard {regard.__version__}\n", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_under_standard_output_is_one_sentence():
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "regard", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "regard: the disk is full; free some space and run the command again\n"
+
+
+def test_output_is_utf8_in_an_ascii_locale():
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "regard", "translate", "Où est la gare ?", "--to", "en", "--show"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | ascii_locale)
+    assert done.returncode == 0, done.stderr
+    assert "station" in done.stdout.decode() and "▓" in done.stdout.decode()
+
+
 def test_the_help_names_the_commands(run_regard):
     code, out, _ = run_regard("--help")
     assert code == 0
@@ -58,6 +77,26 @@ def test_the_help_of_a_command_is_plain_and_has_an_example(command):
         assert f"regard {command.name}" in help, command.name
 
 
+NEEDS_FILES = re.compile(r"runs/| -i |\||minilm|gpt2|\.(npy|index|txt|csv|yaml|gz)\b|FOLDER")
+QUICK = ("align", "classify", "faithfulness", "generate", "models", "tag", "translate")
+
+
+def examples(command):
+    lines = inspect.cleandoc(command.callback.__doc__).splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_examples_that_need_no_file_run_without_a_model_of_ones_own(name, run_regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (command,) = (command for command in app.registered_commands if command.name == name)
+    chosen = [example for example in examples(command) if not NEEDS_FILES.search(example)]
+    assert chosen
+    for example in chosen:
+        code, out, err = run_regard(*shlex.split(example, comments=True)[1:])
+        assert code == 0 and out + err, (example, err)
+
+
 @pytest.fixture(scope="module")
 def help_pages():
     """The help of `regard` and of every command on a terminal of 80 columns, by name."""
@@ -78,10 +117,8 @@ def test_the_help_shows_flags_without_a_type_and_arguments_with_one_pair_of_brac
 
 def test_examples_of_the_help_fit_80_columns_and_keep_their_brackets(help_pages):
     for command in app.registered_commands:
-        lines = inspect.cleandoc(command.callback.__doc__).splitlines()
-        examples = [line.strip() for line in lines if line.startswith("    ")]
         printed = {line.strip() for line in help_pages[command.name].splitlines()}
-        for example in examples:
+        for example in examples(command):
             assert len(example) <= 72, (command.name, example)
             assert example in printed, (command.name, example)
     assert "A sentence with [nouns]" in help_pages["probe"]

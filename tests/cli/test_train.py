@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from regard.cli import main
+from regard.recipe.loading import included_folder
 from tests import forked
 
 TINY = [
@@ -258,10 +259,28 @@ def test_recipes_are_listed_and_printed_unchanged(regard):
     code, out, _ = regard("recipes")
     assert code == 0
     assert all(name in out for name in ("small", "transformer-base", "wikitext-2", "multi30k-de-en-bahdanau"))
+    names = re.findall(r"^([a-z][a-z0-9-]+) {2,}(translate|classify|tag|language|embed) ", out, re.MULTILINE)
+    assert [name for name, _ in names] == sorted(path.stem for path in included_folder().glob("*.yaml"))
     assert "# included in the package" in regard("recipes", "small")[1]
     keys = regard("recipes", "--keys")[1]
     assert "max_ratio" in keys
     assert "did you mean small?" in error_of(regard, "recipes", "smal")
+
+
+def test_a_recipe_is_listed_without_the_packages_and_files_that_it_needs(regard, tmp_path, monkeypatch):
+    recipe = {"task": "classify", "about": "an example", "model": {"pretrained": "no-such-folder"}}
+    (tmp_path / "tuned.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    monkeypatch.setenv("REGARD_RECIPES", str(tmp_path))
+    assert re.search(r"^tuned +classify +an example *$", regard("recipes")[1], re.MULTILINE)
+
+
+def test_a_recipe_whose_files_have_to_be_made_says_where_to_read_how(regard, tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("data: {train: [../made/train.tsv], hold_out: 0.1}", encoding="utf-8")
+    monkeypatch.setenv("REGARD_RECIPES", str(tmp_path))
+    error = error_of(regard, "train", "mine")
+    assert re.search(r"mine reads .*made.train\.tsv, which does not exist; `regard recipes mine` says", error)
+    assert ".." not in error
+    assert "there is no file" in error_of(regard, "train", "mine", "data.train=[other.tsv]")
 
 
 def test_the_first_sigint_saves_prints_how_to_resume_and_exits_with_130(tmp_path):

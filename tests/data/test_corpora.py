@@ -193,12 +193,12 @@ def test_the_error_for_an_absent_corpus_names_the_searched_folders(monkeypatch, 
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(
         DataError,
-        match="there is no .*nowhere/multi30k with the corpus multi30k; fetch it with `regard data get",
+        match="the corpus multi30k is not in .*nowhere/multi30k; fetch it with `regard data get",
     ):
         corpora.find("multi30k").rows("train", "en", "de")
     monkeypatch.delenv("REGARD_DATA")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="there is no data/multi30k .* set REGARD_DATA"):
+    with pytest.raises(DataError, match="multi30k is not in data/multi30k; .* set REGARD_DATA"):
         corpora.find("multi30k").rows("train", "en", "de")
     (tmp_path / "data" / "wikitext-2").mkdir(parents=True)
     (tmp_path / "data" / "wikitext-2" / "test.txt").write_text(" = a = \n")

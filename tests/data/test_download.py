@@ -290,7 +290,7 @@ def test_the_error_for_a_corpus_without_downloads_says_what_to_do(server, monkey
 def test_the_error_for_an_absent_corpus_names_the_command(server):
     with pytest.raises(
         DataError,
-        match="there is no .*made-up with the corpus made-up; fetch it with `regard data get made-up`",
+        match="the corpus made-up is not in .*made-up; fetch it with `regard data get made-up`",
     ):
         corpora.find("made-up").rows("train")
 

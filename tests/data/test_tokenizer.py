@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from regard.data.bpe_dropout import BpeDropout
 from regard.data.cached_encoder import CachedEncoder
-from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from regard.data.tokenizer import BOS, EOS, PAD, SERIAL, UNK, Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 from regard.errors import DataError, OptionError
 
@@ -100,6 +100,25 @@ def test_text_that_spells_a_special_token_is_text(kind):
         ids = tokenizer.encode(text)
         assert min(ids) > EOS
         assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_whitespace_that_the_vocabulary_lacks_is_read_as_a_space(kind):
+    tokenizer = Tokenizer.train(["a b\u00a0c"] * 9, kind, 30, languages=["de"])
+    spaced, plain = "a\tb\r\x0bc\u2009a\u00a0", "a b  c a\u00a0"
+    assert tokenizer.encode(spaced) == tokenizer.encode(plain)
+    assert UNK not in tokenizer.encode(spaced)
+    assert tokenizer.spans(spaced) == tokenizer.spans(plain)
+    assert tokenizer.encode_batch([f">>de<< {spaced}"] * SERIAL)[-1] == tokenizer.encode(f">>de<< {plain}")
+    assert tokenizer.encode_pieces([spaced]) == tokenizer.encode_pieces([plain])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_characters_are_those_that_become_unk(kind):
+    tokenizer = Tokenizer.train(["a rose is a rose"] * 9, kind, 300, lowercase=kind == "bpe")
+    found = tokenizer.unknown_characters(["A\trose <b>", "😀 is"])
+    upper = set() if kind == "bpe" else {"A"}
+    assert found == (set("<b>😀") | upper if kind in ("bpe", "unigram", "character") else set())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -267,7 +267,7 @@ def test_a_site_with_a_missing_file_says_so_and_keeps_the_mechanism(tab, sites, 
 UNUSUAL_TEXTS = [
     "", " ", "a", "  two  spaces ", "don't stop", "ß İstanbul ΣΑΣ", "naïve café",
     "日本語のテキスト 12", "tabs\tand\nlines\u0085", "😀👍🏽 ok", "a\u0301 \ufeffb", "Wo ist mein Buch?",
-    "12.5 % — (x)", ">>de<< Wo", "\u00a0x", "x" * 60,
+    "12.5 % — (x)", ">>de<< Wo", "\u00a0x", "a\x1cb\u2009\r", "x" * 60,
 ]  # fmt: skip
 
 

@@ -148,7 +148,7 @@ def test_learned_positions_bound_the_length():
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
-        ([None], {}, "texts is a list of texts, got None among them"),
+        ([None], {}, "texts is a text or a list of texts, got None among them"),
         (
             ["the cat"],
             dict(constraints=Constraints(prefix="the")),

@@ -12,7 +12,7 @@ import pytest
 
 from regard.errors import DataError
 from regard.pipelines import input as module
-from regard.pipelines.input import Column, Field, Reader, Source
+from regard.pipelines.input import BINARY_BYTES, Column, Field, Reader, Source
 
 
 def texts(source, skip=0):
@@ -45,6 +45,19 @@ def test_only_a_line_feed_ends_a_line(tmp_path, data, lines, pack):
     source.check()
     assert texts(source) == lines
     assert source.count_lines()[0] == len(lines)
+
+
+@pytest.mark.parametrize("data", [bytes(range(256)) * 20, "some text\n".encode("utf-16-le")])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_binary_data_is_refused(tmp_path, data, pack):
+    with pytest.raises(DataError, match=r"in\.txt is binary, not text; give a text file in UTF-8"):
+        texts(Source((write(tmp_path, pack(data)),)))
+
+
+def test_a_zero_byte_in_text_is_text(tmp_path):
+    lines = ["x" * BINARY_BYTES, "ä\0"]
+    line = "ä" * BINARY_BYTES  # the block that is checked ends within a character
+    assert texts(Source((write(tmp_path, ("\0" + "\n".join([line, *lines])).encode()),)))[1:] == lines
 
 
 def test_invalid_utf8_is_replaced_and_reported(tmp_path):

@@ -208,7 +208,7 @@ def test_a_wrong_constraint_is_an_error_in_one_sentence(options, message):
 
 @pytest.mark.parametrize("texts", [[None], [b"the cat"]])
 def test_other_types_than_texts_are_errors(texts):
-    with pytest.raises(OptionError, match="texts is a list of texts"):
+    with pytest.raises(OptionError, match="texts is a text or a list of texts"):
         translate(texts, translator())
 
 

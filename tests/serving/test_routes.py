@@ -166,6 +166,7 @@ INVALID = [
     (b'{"text": "\xff"}', "invalid unicode"),
     (rb'{"text": "\ud800"}', "not JSON"),
     (b'{"text": 3}', "text is 3, and must be text"),
+    (b'{"text": ["a"]}', "and must be text; give a list as texts"),
     (b'{"texts": "a"}', "texts is 'a', and must be a list"),
     (b'{"texts": ["a", null]}', "texts[1] is null, and must be text"),
     (b"{}", "give either text, a string, or texts"),

@@ -255,7 +255,7 @@ def command(
 
     Examples:
 
-        regard align "Tom is here ." "Tom ist hier ." --model runs/small --show
+        regard align "Tom is here ." "Tom ist hier ." --show
 
         regard align "Tom is here ." "Tom ist hier ." --picture tom.svg
 

@@ -56,6 +56,8 @@ def command(
 
     Examples:
 
+        regard classify "a film to remember"
+
         regard classify "a film to remember" --model runs/sst2
 
         regard classify "a film to remember" --model runs/sst2 --with runs/sst2-cnn   # an ensemble

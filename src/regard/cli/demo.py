@@ -16,9 +16,12 @@ NEXT = "\nregard explore   # see in the browser what these models attend to"
 
 def command(
     word: Annotated[
-        str, typer.Argument(help="A word of at most 16 letters a-z that the trained model reverses.")
-    ] = "attention",
-    steps: Annotated[int, typer.Option(min=1, max=10000, help="Training steps.")] = 400,
+        str | None,
+        typer.Argument(help="With --train, a word of at most 16 letters a-z to reverse; default: attention."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=10000, help="With --train, training steps; default: 400.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     translator: Annotated[
         bool, typer.Option(help="Also train a shortened recipe `small`, for half a minute, and translate.")
@@ -42,13 +45,15 @@ def command(
     from regard.cli.demo_bundled import bundled, show, show_plan
     from regard.errors import OptionError
 
-    word = word.lower()
+    chosen, word = word, (word or "attention").lower()
     if not 1 <= len(word) <= 16 or any(letter not in LETTERS for letter in word):
         raise OptionError(f"the word must be 1 to 16 letters a-z, got {word!r}")
     console = Console()
     torch.manual_seed(seed)
     entries = {} if train else bundled()
     if entries:
+        if chosen is not None or steps is not None:
+            raise OptionError("a word and --steps are for the model that --train trains; add --train")
         parts = show(entries, console)
         if "translate" not in entries and translator:
             title = "Translate: no translator is bundled yet, so a small one is trained"
@@ -61,7 +66,7 @@ def command(
     console.print("\n[bold]2. One operator: the chosen kernel, and why[/bold]")
     show_plan(console)
     console.print("\n[bold]3. Learn to reverse words, and show the attention[/bold]")
-    model = _train(steps, console)
+    model = _train(steps or 400, console)
     _show_attention(model, word, console)
     if translator:
         console.print("\n[bold]4. English to German from 21 000 bundled sentence pairs[/bold]")

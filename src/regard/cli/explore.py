@@ -71,6 +71,8 @@ def command(
 
     Examples:
 
+        regard explore                  # the bundled models
+
         regard explore runs/small
 
         regard explore runs/sst2 --port 0 --no-browser

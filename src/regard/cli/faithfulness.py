@@ -104,7 +104,7 @@ def command(
 
         regard faithfulness runs/sst2-attention --report faithfulness.html
 
-        regard faithfulness runs/sst2-attention --text "a film to remember"
+        regard faithfulness film-reviews --text "a film to remember"
 
         regard faithfulness runs/sst2-attention --other-seed seed-2
 

@@ -85,7 +85,7 @@ def command(
 
     Examples:
 
-        regard generate "To be, or" --model runs/shakespeare
+        regard generate "To be, or"
 
         regard generate "ROMEO:" --model runs/shakespeare --count 3 --json
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -125,11 +127,23 @@ def run() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):  # like files, in UTF-8 whatever the locale
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:  # where typer does not catch it
         print("regard: stopped", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer of standard output
+        print("regard: the disk is full; free some space and run the command again", file=sys.stderr)
+        sys.exit(2)

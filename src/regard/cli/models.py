@@ -20,6 +20,8 @@ def command(
     Examples:
 
         regard models
+
+        regard models film-reviews
     """
     from regard.errors import OptionError
     from regard.models.catalog import VARIABLE, known_models

@@ -37,18 +37,16 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.errors import OptionError, RecipeError
-    from regard.recipe.loading import load_recipe, recipe_files
+    from regard.errors import RecipeError
+    from regard.recipe.loading import read_yaml, recipe_files
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("recipe", "task", "what it trains, and its scores"):
         table.add_column(head, no_wrap=head == "recipe")
     for name, path in recipe_files().items():
-        try:
-            recipe = load_recipe(path)
-            table.add_row(name, recipe.task, recipe.about or "")
-        except OptionError as error:  # a package is missing
-            table.add_row(name, "", str(error))
+        try:  # not validated: that takes longer, and needs the packages of the recipe
+            recipe = read_yaml(path)
+            table.add_row(name, str(recipe.get("task", "translate")), str(recipe.get("about") or ""))
         except RecipeError as error:  # list the others nevertheless
             table.add_row(name, "", f"not valid: {error}")
     console = Console()

@@ -125,6 +125,8 @@ def command(
 
     Examples:
 
+        regard serve                    # the bundled translator
+
         regard serve runs/small
 
         regard serve papers.index --port 8001

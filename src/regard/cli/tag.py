@@ -91,7 +91,7 @@ def command(
 
     Examples:
 
-        regard tag "Ada Lovelace lived in London." --model runs/wnut17
+        regard tag "Ada Lovelace lived in London."
 
         regard tag "Ada met Bob." --model runs/wnut17-minilm --picture tag.svg
 

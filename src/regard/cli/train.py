@@ -102,8 +102,33 @@ def choose_recipe(recipe: str, changes: list[str], quiet: bool) -> tuple[Any, li
         chosen, assumptions = recipe_for(recipe, files, changes)
         if not (quiet or _other_process()):
             typer.echo(assumptions, err=True)
+    else:
+        _check_files(recipe, changes)
     _offer_download(chosen, changes)
     return chosen, changes
+
+
+def _check_files(name: str, overrides: list[str]) -> None:
+    """Refuse a recipe known by name whose own files have to be made first."""
+    from regard.data.corpora import names
+    from regard.errors import DataError
+    from regard.recipe.loading import load_recipe, recipe_files
+
+    if name not in recipe_files():
+        return
+
+    def paths(changes: list[str]) -> list[str]:
+        data = load_recipe(name, changes).data
+        entries = [*data.train, *data.validation]
+        return [path for entry in entries for path in ([entry] if isinstance(entry, str) else entry)]
+
+    own = set(paths([]))
+    for path in paths(overrides):
+        if path in own and path.partition(":")[0] not in names() and not Path(path).exists():
+            raise DataError(
+                f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; "
+                f"`regard recipes {for_shell(name)}` says how to make it"
+            )
 
 
 def print_estimate(recipe: Any, overrides: list[str]) -> None:

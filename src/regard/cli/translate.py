@@ -139,15 +139,15 @@ def command(
 
     Examples:
 
-        regard translate "Where is my book?" --model runs/small
+        regard translate "Where is the station?" --to de --show
 
-        regard translate "Where is my book?" --picture book.svg
+        regard translate "Where is my book?" --to fr --picture book.svg
 
         regard translate -i sentences.txt --model runs/small -o translations.txt
 
-        regard translate -i reviews.csv --column review -o translated.csv
+        regard translate -i reviews.csv --column review --to de -o german.csv
 
-        zcat big.gz | regard translate --beam 4 | gzip > translated.gz
+        zcat big.gz | regard translate --to de --beam 1 | gzip > german.gz
     """
     from regard.cli import pictures
     from regard.cli.jobs import model_folder, open_input, output_format

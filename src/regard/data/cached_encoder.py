@@ -149,6 +149,7 @@ class CachedEncoder:
         vocabulary = self.tokenizer.vocabulary.items()
         pairs = sorted((ord(character), token) for character, token in vocabulary if len(character) == 1)
         code_points, ids = np.asarray(pairs, np.int64).T
+        texts = [self.tokenizer.with_known_spaces(text) for text in texts]
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         characters = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
         nearest = np.minimum(np.searchsorted(code_points, characters), len(code_points) - 1)

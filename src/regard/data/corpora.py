@@ -442,5 +442,5 @@ class NamedCorpus:
             fix = f"fetch it with `regard data get {self.name}`"
         if not self.folder.is_dir():
             fix += ", or set REGARD_DATA to the folder that holds your corpora"
-            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {fix}")
+            raise DataError(f"the corpus {self.name} is not in {self.folder}; {fix}")
         raise DataError(f"{self.name} lacks {self.folder / file} (or .gz, .xz); {fix}")

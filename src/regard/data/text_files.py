@@ -49,8 +49,7 @@ def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> 
     check_file(path)
     with path.open("rb") as file:
         start = file.read(6)
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path} is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8")
+    check_utf16(str(path), start)
     for magic, description in _OTHER_FORMATS.items():
         if start.startswith(magic):
             raise DataError(f"{path} is {description}; unpack it, or pack it with gzip or xz")
@@ -59,6 +58,12 @@ def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> 
     if start == b"\xfd7zXZ\x00":
         return _prefetched(_unpacked(path, _Xz, advance))
     return _plain(path, advance)
+
+
+def check_utf16(name: str, start: bytes) -> None:
+    """Raise a DataError if the first bytes of a file or stream are those of UTF-16."""
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{name} is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8")
 
 
 def is_unreadable(text: str) -> bool:

@@ -3,8 +3,8 @@
 A space is a character like any other and belongs to the word that follows it. A space is prepended to a text
 before encoding, so that a word is the same token at the start of a sentence and inside it; decoding removes
 it. Nothing is normalized, so decode(encode(text)) is the text: always for byte-bpe; for bpe, unigram and
-character if the characters occurred in training (others become UNK); for word if single spaces separate known
-words.
+character if the characters occurred in training (other whitespace becomes a space, other characters UNK); for
+word if single spaces separate known words.
 
 Text never encodes to a special token, whatever it spells: their names in the vocabulary contain a space where
 no learned piece can, and `tokenizers` does not know them as special. Language tokens are the exception: if a
@@ -32,6 +32,8 @@ from regard.files.atomic import write_file
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 # Fewer texts than this are encoded one by one: threads cost more, and a process that may fork starts none.
 SERIAL = 64
+SPELLED = ("bpe", "unigram", "character")  # kinds whose UNK is a character, not a word
+_OTHER_SPACE = re.compile(r"[^\S ]")
 
 
 class Tokenizer:
@@ -206,9 +208,22 @@ class Tokenizer:
         return spans + [(start + skipped, end + skipped) for start, end in offsets]
 
     def _split_language(self, text: str) -> tuple[list[int], str]:
-        """The id of the language token at the start of a text, if any, and the rest of the text."""
+        """The id of the language token at the start of a text, if any, and the rest with known spaces."""
         code, rest = split_language(text, self._language_ids)
-        return ([] if code is None else [self._language_ids[code]]), rest
+        return ([] if code is None else [self._language_ids[code]]), self.with_known_spaces(rest)
+
+    def with_known_spaces(self, text: str) -> str:
+        """The text with a space for each tab, line end or other whitespace that the vocabulary lacks."""
+        if self.kind not in SPELLED or not _OTHER_SPACE.search(text):
+            return text
+        return _OTHER_SPACE.sub(lambda match: match[0] if match[0] in self.vocabulary else " ", text)
+
+    def unknown_characters(self, texts: Iterable[str]) -> set[str]:
+        """The characters that are encoded as UNK; none for kinds that read bytes or whose UNK is a word."""
+        if self.kind not in SPELLED:
+            return set()
+        found = {c for text in texts for c in set(self._split_language(text)[1])} - self.vocabulary.keys()
+        return {c for c in found if not self.lowercase or self.encode(c)[-1] == UNK}
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids without PAD, BOS, EOS and languages; UNK is � or, for kind word, <unk>."""

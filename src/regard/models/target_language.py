@@ -115,8 +115,8 @@ def _default_target(text: str, language: str | None, codes: tuple[str, ...]) -> 
     if len(others) == 1:
         return others[0]
     raise OptionError(
-        f"this model translates into {', '.join(codes)}, and {quoted(text)} does not say into which; "
-        "name the language: --to (in Python and JSON `to`)"
+        f"the target language of {quoted(text)} is missing: this model translates into {', '.join(codes)}; "
+        "name one with --to (in Python and JSON `to`)"
     )
 
 

@@ -20,6 +20,7 @@ from regard.models.default import as_model
 from regard.models.encoder import max_positions
 from regard.models.text_model import BATCH_TOKENS, batches
 from regard.pipelines.encoder_attention import ATTENTION_TOKENS, check_single, encoder_attention
+from regard.pipelines.text_warnings import warn_of_unknown_characters
 from regard.pipelines.token_words import Words
 
 
@@ -98,6 +99,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         check_single(model)
     tokenizer = model.source_tokenizer
     texts, single = tokenizer.inputs(texts)
+    warn_of_unknown_characters(texts, tokenizer)
     not_blank = [i for i, text in enumerate(texts) if not tokenizer.is_blank(text)]
     truncated = truncate(model, [texts[i] for i in not_blank])
     labels, probabilities = predict(model, truncated, batch_tokens, progress=progress)

@@ -21,6 +21,7 @@ from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.encoder import max_positions
+from regard.pipelines.text_warnings import warn_of_unknown_characters
 
 MAX_LENGTH = 100  # tokens of a continuation by default
 
@@ -95,6 +96,7 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     model = as_model(model, "generate")
     prompts = PromptEncoder(model, None if multiline is None else arguments.flag("multiline", multiline))
     encoded = _encode_constraints(constraints, prompts.tokenizer)
+    warn_of_unknown_characters(texts, prompts.tokenizer)
     tasks = [prompts.task(prompt, i, limits.max_length) for i, prompt in enumerate(texts)]
     for task, is_cancelled in zip(tasks, cancelled or (), strict=False):
         task.cancelled = is_cancelled
@@ -133,6 +135,7 @@ def stream(
     model = as_model(model, "generate")
     prompts = PromptEncoder(model, multiline)
     search = Search(model, strategy, _encode_constraints(constraints, prompts.tokenizer), prompts.end)
+    warn_of_unknown_characters([prompt], prompts.tokenizer)
     task = prompts.task(prompt, 0, as_limits(limits).max_length)
     task.cancelled = cancelled
     return stream_tokens(

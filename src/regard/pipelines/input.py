@@ -6,6 +6,7 @@ dropped. Bytes that are not UTF-8 become � and are counted; with `strict` they
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import io
@@ -19,13 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
-from regard.data.text_files import check_file, unpacked
+from regard.data.text_files import check_file, check_utf16, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
 CHUNK_LINES, CHUNK_BYTES = 4096, 1 << 17  # a chunk ends at either; a resumed job repeats at most one
 MAX_BYTES = 10_000_000  # per line
 BLOCK = 1 << 20  # bytes per read
+BINARY_BYTES = 4096  # of a file, by which text and binary data are told apart
 REPORTED = 5  # invalid lines that are named
 
 
@@ -360,9 +362,29 @@ def _read_live(path: Path) -> Iterator[bytes]:
         raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
+def _check_text(name: str, start: bytes) -> None:
+    """Raise a DataError for UTF-16, and for binary data: many zero bytes, or some and no UTF-8."""
+    check_utf16(name, start)
+    start = start[:BINARY_BYTES]
+    zeros = start.count(b"\0")
+    if zeros and (zeros > len(start) / 10 or not _is_utf8(start)):
+        raise DataError(f"{name} is binary, not text; give a text file in UTF-8")
+
+
+def _is_utf8(start: bytes) -> bool:
+    """Whether these may be the first bytes of UTF-8; the last character may be incomplete."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _lines(name: str, blocks: Iterator[bytes], live: bool) -> Iterator[_Block]:
     number, tail = 1, b""
     for i, block in enumerate(blocks):
+        if i == 0:
+            _check_text(name, block)
         lines = (tail + (block.removeprefix(b"\xef\xbb\xbf") if i == 0 else block)).split(b"\n")
         tail = lines.pop()
         if len(tail) > MAX_BYTES or any(len(line) > MAX_BYTES for line in lines):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from regard.data.tokenizer import split_language
 from regard.decoding.strategy import Hypothesis
@@ -14,6 +13,7 @@ from regard.models.encoder import max_positions
 from regard.models.target_language import target_languages
 from regard.models.translator import Translator
 from regard.pipelines.sentence_split import Piece, join, pieces
+from regard.pipelines.text_warnings import trained_length
 from regard.pipelines.translate import Translation
 
 
@@ -53,9 +53,7 @@ class LongLineSplitter:
 
 def max_source_length(model: Translator) -> int | None:
     """Return the maximum number of source tokens: that of the training data, and of the model's positions."""
-    card: dict[str, Any] = getattr(model, "card", {})
-    trained = ((card.get("recipe") or {}).get("data") or {}).get("max_length")
-    positions = max_positions(model.encoder)
+    trained, positions = trained_length(model), max_positions(model.encoder)
     limits = (trained, positions and positions - 1)  # one position is for the end-of-sentence token
     return min((limit for limit in limits if limit), default=None)
 

@@ -25,6 +25,7 @@ from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.target_language import add_target, warn_of_wrong_language
+from regard.pipelines.text_warnings import warn_of_long_texts, warn_of_unknown_characters
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
 
@@ -118,8 +119,11 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     if source.kind != "frames":
         warn_of_wrong_language(texts, model, to)
+        warn_of_unknown_characters(texts, source)
         texts = add_target(texts, model, to)
     encoded = source.encode_batch(texts)
+    if source.kind != "frames":
+        warn_of_long_texts(encoded, model)
     results = translate_tokens(
         model, encoded, strategy=strategy, limits=as_limits(limits), progress=progress, cancelled=cancelled,
         constraints=as_constraints(constraints).encode(target, len(texts)),
@@ -206,7 +210,9 @@ def stream(
     encoded = as_constraints(constraints).encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
-    (ids,) = source.encode_batch(add_target([text], model, to))
+    warn_of_unknown_characters([text], source)
+    (ids,) = encoded_text = source.encode_batch(add_target([text], model, to))
+    warn_of_long_texts(encoded_text, model)
     (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
     task.cancelled = cancelled
     if not task.input_ids:

@@ -210,7 +210,8 @@ def recipe_files() -> dict[str, Path]:
     variable = os.environ.get(FOLDERS_VARIABLE, "")
     from_environment = [Path(name).expanduser() for name in variable.split(os.pathsep) if name]
     folders = [included_folder(), *from_environment, *_folders]
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    files = [sorted(folder.glob("*.yaml"), key=lambda path: path.stem) for folder in folders]
+    return {path.stem: path for paths in files for path in paths}
 
 
 def included_folder() -> Path:

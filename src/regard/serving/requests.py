@@ -278,7 +278,8 @@ def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
         )
     if problem == "missing":
         return f"the field {place} is missing: {block.model_fields[last].description}"
-    return f"{place} is {show_value(detail['input'])}, and must be {_allowed(problem, context)}"
+    several = "; give a list as texts" * (place == "text" and isinstance(detail["input"], list))
+    return f"{place} is {show_value(detail['input'])}, and must be {_allowed(problem, context)}{several}"
 
 
 def _allowed(problem: str, context: dict[str, Any]) -> str:

@@ -300,3 +300,10 @@ def test_metrics_on_a_gpu_are_those_on_a_cpu(kind):
     for name, value in on_cpu.metrics.items():
         tolerance = 0.1 if name.startswith("adversarial") else 1e-3  # a search amplifies differences
         assert on_gpu.metrics[name] == pytest.approx(value, abs=tolerance, nan_ok=True), name
+
+
+def test_a_negative_fall_of_the_probability_is_a_rise():
+    say = METRICS["sufficiency"].say
+    assert "probability rises by 0.18 (mean" in say(-0.18)
+    assert "probability falls by 0.18 (mean" in say(0.18)
+    assert "probability falls by 0.00 (mean" in METRICS["comprehensiveness"].say(-0.001).replace("-", "")

@@ -18,7 +18,7 @@ import torch
 
 from regard.errors import KernelError
 from regard.files.atomic import replace_file
-from regard.files.cache import cache_folder
+from regard.files.cache import CACHE_HINT, cache_folder
 
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
 _SECONDS = 300  # for one run of the compiler
@@ -54,7 +54,7 @@ def _openmp_runtime() -> str | None:
     if bundled:
         return bundled[0]
     try:
-        with open("/proc/self/maps") as maps:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "libgomp" in line})
     except OSError:
         return None
@@ -67,7 +67,7 @@ def _openmp_runtime() -> str | None:
 def _cpu_flags() -> str:
     """The processor's instruction sets, part of the cache key."""
     try:
-        with open("/proc/cpuinfo") as info:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
             return next((line for line in info if line.lower().startswith(("flags", "features"))), "")
     except OSError:
         import platform
@@ -84,7 +84,9 @@ def lacks(*instructions: str) -> str | None:
 
 
 def _run(command: list[str]) -> str:
-    process = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    process = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS
+    )
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no message"]
         errors = [line for line in lines if "error" in line] or lines  # not the source excerpts around them
@@ -99,19 +101,24 @@ def _build(source: Path) -> Path:
         raise RuntimeError("no C++ compiler (g++ or clang++) was found on PATH")
     # Linked by name, not with -fopenmp, which would link the compiler's own runtime.
     link = [runtime] if runtime else ["-fopenmp"]
-    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
+    code = source.read_text(encoding="utf-8")
+    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), code])
     folder = cache_folder() / "native"
     library = folder / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
     if folder.exists():
         _check_private(folder)
     if not library.exists():
         what = "decoding engine" if source.stem == "engine" else "attention kernels"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+            # Build in a temporary folder, then rename atomically: another process may be building the file.
+            temporary = tempfile.TemporaryDirectory(dir=folder)
+        except OSError as error:
+            raise RuntimeError(f"{folder} cannot be written ({error.strerror}); {CACHE_HINT}") from None
         print(f"regard: compiling its {what} for this CPU, once (up to a minute)", file=sys.stderr)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _check_private(folder)
-        # Build in a temporary folder, then rename atomically: another process may be building the same file.
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with temporary as scratch:
             object_file, shared = Path(scratch) / "native.o", Path(scratch) / "native.so"
             _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", str(object_file)])
             _run([compiler, "-shared", str(object_file), *link, "-o", str(shared)])

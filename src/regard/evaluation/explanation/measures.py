@@ -69,8 +69,8 @@ class Metric:
 
     Attributes:
         title: the name in tables.
-        sentence: one sentence with {value} or {percent}; {feature} is "token" or "frame", {input} is "text"
-            or "sequence".
+        sentence: one sentence with {value}, {percent} or {fall}; {feature} is "token" or "frame", {input} is
+            "text" or "sequence".
         scale: what its extreme values mean.
     """
 
@@ -80,7 +80,10 @@ class Metric:
 
     def say(self, value: float, units: Units = TOKENS) -> str:
         """The sentence for a value."""
-        return self.sentence.format(value=f"{value:.2f}", percent=f"{value:.0%}", **units._asdict())
+        fall = f"rises by {-value:.2f}" if value <= -0.005 else f"falls by {value:.2f}"
+        return self.sentence.format(
+            value=f"{value:.2f}", percent=f"{value:.0%}", fall=fall, **units._asdict()
+        )
 
 
 Measure = Callable[[Probe, MeasureOptions], Measured]
@@ -192,14 +195,14 @@ def adversary(probe: Probe, options: MeasureOptions) -> Measured:
     )
 
 
-for _kind, _fall in {
-    "comprehensiveness": "Without the first {{feature}}s by {by}, the decision's probability falls by",
-    "sufficiency": "With the first {{feature}}s by {by} alone, the decision's probability falls by",
+for _kind, _sentence in {
+    "comprehensiveness": "Without the first {{feature}}s by {by}, the decision's probability {{fall}}",
+    "sufficiency": "With the first {{feature}}s by {by} alone, the decision's probability {{fall}}",
 }.items():
     for _suffix, _by in {"": "attention", "_gradient": "gradient × input", "_random": "random order"}.items():
         METRICS[_kind + _suffix] = Metric(
             f"{_kind} of {_by}",
-            _fall.format(by=_by) + " {value} (mean over the shares).",
+            _sentence.format(by=_by) + " (mean over the shares).",
             "larger: they were needed" if _kind[0] == "c" else "smaller: they are enough",
         )
 

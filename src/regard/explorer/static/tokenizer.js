@@ -95,7 +95,8 @@ export class Tokenizer {
     let normal = text ? this.prefix : "";
     const origin = normal ? [0] : [];
     let at = 0;
-    for (const character of text) {
+    for (const given of text) {
+      const character = this.knownSpace(given);
       const lower = this.lowercase ? character.toLowerCase() : character;
       for (let i = 0; i < lower.length; i++) origin.push(at + Math.min(i, character.length - 1));
       normal += lower;
@@ -103,6 +104,12 @@ export class Tokenizer {
     }
     if (origin.length > 1 && this.prefix) origin[0] = -1; // the space in front: before the first character
     return { normal, origin };
+  }
+
+  /** A space for whitespace that the vocabulary lacks, such as a tab; other characters as they are. */
+  knownSpace(character) {
+    const spelled = this.kind === "bpe" || this.kind === "character";
+    return spelled && /[\p{White_Space}\x1c-\x1f]/u.test(character) && !this.ids.has(character) ? " " : character;
   }
 
   /** The tokens of a piece of text as [id, UTF-16 length] pairs. */
