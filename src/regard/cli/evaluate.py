@@ -89,6 +89,10 @@ def command(
     *,
     data: DataOptions,
     beam: Annotated[int | None, option(min=1, max=1000, help="Beam size; default: the recipe's.")] = None,
+    length_penalty: Annotated[
+        float | None,
+        option(help="Exponent a of the length normalisation log p / lengthᵃ; default: the recipe's."),
+    ] = None,
     against: Annotated[
         Path | None,
         option(
@@ -134,6 +138,7 @@ def command(
         data.section(loaded.card),
         data.split,
         beam=beam,
+        length_penalty=length_penalty,
         lengths=output.by_length,
         plot=output.plot,
         output=output.output is not None,
