@@ -70,11 +70,11 @@ EUROPARL_MINUTES = 8.5  # of training for each system
 
 
 def europarl(step: str, seconds: float, minutes: float = 0.0, options: str = "") -> Step:
+    name = f"europarl-{step}{'-eager' if options else ''}"
     command = f"python -m benchmarks.europarl {step} --minutes {EUROPARL_MINUTES}{options}"
-    return Step(
-        f"europarl-{step}{'-eager' if options else ''}", f"{command} --out {{out}}/europarl-base.json",
-        seconds, minutes, tiny="--tiny --minutes 0.05",
-    )  # fmt: skip
+    command += " --out {out}/europarl-base.json"
+    record = (f"build/europarl/{step}.json",) if minutes else ()  # if there is no time to score
+    return Step(name, command, seconds, minutes, tiny="--tiny --minutes 0.05", results=record)
 
 
 EUROPARL = (
@@ -99,11 +99,11 @@ MULTI30K = Step(
     "python -m benchmarks.recipes multi30k-en-de multi30k-en-fr --jobs 4 --out {work}/multi30k "
     "--choose decoding.length_penalty=0.6,1,1.5,2,2.5",
     630,
-    tiny="--device cpu --jobs 1 " + " ".join(f"--set {value}" for value in TINY_TRAINING),
+    tiny="--device cpu --jobs 2 " + " ".join(f"--set {value}" for value in TINY_TRAINING),
     results=("{work}/multi30k/results.md", "{work}/multi30k/results.json"),
 )
 CURVE = "python -m benchmarks.translator.curve"
-TINY_CURVE = "--tiny --jobs 1 --work build/translator/curve-tiny"
+TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 
 PLANS = {
     "europarl": Plan(
