@@ -1,7 +1,9 @@
 """benchmarks/gpu/schedule.py: plans run in the background, with a limit for each step, and resume."""
 
 import shlex
+import sys
 import time
+import zipfile
 
 import pytest
 from benchmarks.gpu import plans, schedule
@@ -91,6 +93,21 @@ def test_a_command_starts_the_plan_shows_each_line_once_and_copies_the_results(t
     assert "no time is left" in (tmp_path / "back" / "log.txt").read_text(encoding="utf-8")
     schedule.show(tmp_path / "session" / "europarl-tiny")
     assert capsys.readouterr().out == ""
+
+
+def test_the_wheels_are_unpacked_once_where_they_fit_and_found_by_every_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")  # restored afterwards
+    (tmp_path / schedule.WHEELS).mkdir(parents=True)
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    for name in ("other-1.0-cp30-cp30-any", f"words-1.0-{tag}-{tag}-any"):
+        with zipfile.ZipFile(tmp_path / schedule.WHEELS / f"{name}.whl", "w") as wheel:
+            wheel.writestr(f"{name[:5]}.py", "greeting = 'hello'\n")
+        schedule.prepare_environment()
+        assert (tmp_path / schedule.LIBRARIES).is_dir() == (tag in name)
+    step = Step("import", python("import words; open('{out}/greeting', 'w').write(words.greeting)"), 60)
+    runner_of(tmp_path / "session", step).run()
+    assert (tmp_path / "session" / "out" / "greeting").read_text() == "hello"
 
 
 def test_more_or_larger_files_than_come_back_are_reported(tmp_path, monkeypatch, capsys):

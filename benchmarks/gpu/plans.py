@@ -96,13 +96,13 @@ def translator(step: str, seconds: float, share: float = 0.0, side_by_side: bool
 
 MULTI30K = Step(
     "multi30k",
-    "python -m benchmarks.recipes multi30k-en-de multi30k-en-fr --jobs 4 --out {work}/multi30k "
-    "--choose decoding.length_penalty=0.6,1,1.5,2,2.5",
+    "env REGARD_WORKERS=4 python -m benchmarks.recipes multi30k-en-de multi30k-en-fr --jobs 4 "
+    "--out {work}/multi30k --choose decoding.length_penalty=0.6,1,1.5,2,2.5",
     630,
     tiny="--device cpu --jobs 2 " + " ".join(f"--set {value}" for value in TINY_TRAINING),
     results=("{work}/multi30k/results.md", "{work}/multi30k/results.json"),
 )
-CURVE = "python -m benchmarks.translator.curve"
+CURVE = "env REGARD_WORKERS=4 python -m benchmarks.translator.curve"
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 
 PLANS = {

@@ -102,7 +102,7 @@ class Runner:
         minutes, places = self.minutes(step), {"out": self.out, "work": self.folder / "work"}
         command = f"{step.command} {step.tiny if self.tiny else ''}"
         words = [word.format(minutes=f"{minutes:.2f}", **places) for word in shlex.split(command)]
-        words[0] = sys.executable if words[0] == "python" else words[0]
+        words = [sys.executable if word == "python" else word for word in words]
         limit = time.time() + 60 * minutes + 2 * step.seconds if step.seconds else self.deadline
         self.note(f"start {step.name}: {shlex.join(words[1:])[:LINE]}")
         with self.log_of(step).open("ab") as log:

@@ -96,7 +96,9 @@ class Session:
     def student(self, minutes: float) -> None:
         """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
         self.unpack_distilled()
-        made = (path for path in (self.distilled, self.back_translated) if path.is_file())
+        made = [path for path in (self.distilled, self.back_translated) if path.is_file()]
+        if not made:
+            print("error: no teacher has translated; the student learns from references alone", flush=True)
         files = [*map(self._train, (*TATOEBA, *INTO_OTHERS)), *made, *self._europarl()]
         steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
