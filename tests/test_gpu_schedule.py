@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import threading
 import time
 import zipfile
 
@@ -115,7 +116,7 @@ def test_more_or_larger_files_than_come_back_are_reported(tmp_path, monkeypatch,
     monkeypatch.setattr(schedule, "FILE_BYTES", 5)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "weights").write_text("123456")
-    schedule.copy_out(tmp_path, tmp_path / "back")
+    schedule.copy_out(Plan((), ()), tmp_path, tmp_path / "back")
     out = capsys.readouterr().out
     assert "2 files in" in out and "weights has 6 bytes" in out
 
@@ -131,9 +132,27 @@ def test_what_a_call_sends_is_the_repository_without_weights_and_what_it_carries
     assert "error: build/no-such-data is missing" in out and "call 2: " in out
 
 
+def test_results_of_a_step_that_still_runs_come_back(tmp_path, capsys):
+    waits = "import pathlib, time\nwhile not pathlib.Path('{work}/end').exists(): time.sleep(0.05)"
+    step = Step("long", python(waits), 60, results=("{work}/table.md", "{work}/not-yet"))
+    runner = runner_of(tmp_path, step)
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    while not (tmp_path / "logs" / "long.txt").is_file():
+        time.sleep(0.01)
+    (tmp_path / "work" / "table.md").write_text("| 7 |")
+    with (tmp_path / "lock").open("a") as lock:
+        assert schedule._lock(lock)
+        assert schedule.wait(runner.plan, tmp_path, tmp_path / "back", 0.0) == 0
+    (tmp_path / "work" / "end").touch()
+    thread.join()
+    assert (tmp_path / "back" / "long-table.md").read_text() == "| 7 |"
+    assert "not done yet: give the same command again at once" in capsys.readouterr().out
+
+
 def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path, capsys):
     (tmp_path / "runner.txt").write_text("Traceback\nOSError: no space left\n")
-    assert schedule.wait(tmp_path, tmp_path / "back", 1.0) == 1
+    assert schedule.wait(Plan((), ()), tmp_path, tmp_path / "back", 1.0) == 1
     assert "OSError: no space left" in capsys.readouterr().out
 
 

@@ -114,7 +114,7 @@ class Runner:
         return step, process, min(limit, self.deadline)
 
     def finish(self, step: Step, process: subprocess.Popen[bytes], limit: float) -> None:
-        """Wait for a step, stop it at its limit, copy its results and report its failure."""
+        """Wait for a step, stop it at its limit and report its failure."""
         start, code = time.time(), None
         for stop, seconds in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
             try:
@@ -126,7 +126,6 @@ class Runner:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(seconds)
         _signal(process, signal.SIGKILL)  # processes that it left
-        self.copy_results(step)
         if code == 0:
             (self.folder / "done" / step.name).touch()
             self.note(f"end {step.name}: {time.time() - start:.0f} s of waiting")
@@ -134,12 +133,6 @@ class Runner:
             code = process.returncode if code is None else code
             last = self.log_of(step).read_text("utf-8", "replace").splitlines()[-12:]
             self.note(f"error: step {step.name} ended with exit code {code}", *last)
-
-    def copy_results(self, step: Step) -> None:
-        for name in step.results:
-            path = Path(name.format(out=self.out, work=self.folder / "work"))
-            if path.is_file():
-                shutil.copy(path, self.out / f"{step.name}-{path.name}")
 
     def note(self, *lines: str) -> None:
         left = (self.deadline - time.time()) / 60
@@ -196,7 +189,7 @@ def _lock(file: TextIO) -> bool:
     return True
 
 
-def wait(folder: Path, results: Path, minutes: float, pause: float = 2.0) -> int:
+def wait(plan: Plan, folder: Path, results: Path, minutes: float, pause: float = 2.0) -> int:
     """Print what is new until all is done or the minutes are over, then copy the results; the exit code."""
     end = time.time() + 60 * minutes
     while True:
@@ -207,7 +200,7 @@ def wait(folder: Path, results: Path, minutes: float, pause: float = 2.0) -> int
         if finished or ended or time.time() >= end:
             break
         time.sleep(pause)
-    copy_out(folder, results)
+    copy_out(plan, folder, results)
     if finished:
         failed = (folder / "finished").read_text().split()
         print(
@@ -236,11 +229,16 @@ def show(folder: Path) -> None:
     position_file.write_text(json.dumps(positions))
 
 
-def copy_out(folder: Path, results: Path) -> None:
+def copy_out(plan: Plan, folder: Path, results: Path) -> None:
     """Copy what comes back, with all logs as one file; warn of what is above the limits."""
     results.mkdir(parents=True, exist_ok=True)
     if (folder / "out").is_dir():
         shutil.copytree(folder / "out", results, dirs_exist_ok=True)
+    for step in plan.steps:
+        for name in step.results:
+            path = Path(name.format(out=folder / "out", work=folder / "work"))
+            if path.is_file():
+                shutil.copy(path, results / f"{step.name}-{path.name}")
     parts = []
     for log in sorted((folder / "logs").glob("*.txt")):
         parts += [f"=== {log.stem}\n".encode(), log.read_bytes()[-(1 << 20) :]]
@@ -303,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = ROOT / (f"{options.plan}-tiny" if options.tiny else options.plan)
     prepare_environment()
     start(options.plan, folder, options.minutes, options.tiny)
-    return wait(folder, Path(os.environ.get("OUT", folder / "results")), options.wait)
+    return wait(plan, folder, Path(os.environ.get("OUT", folder / "results")), options.wait)
 
 
 if __name__ == "__main__":
