@@ -45,8 +45,8 @@ class Plan:
 # Measurements on a quiet GPU
 
 BAHDANAU = (
-    "python -m regard train multi30k-de-en-bahdanau training.device=cuda training.minutes={minutes} "
-    "training.log_every=50 decoding.beam=1 decoding.max_length=60 --overwrite --run {work}/"
+    "python -m regard train multi30k-de-en-bahdanau data.version=tok training.device=cuda "
+    "training.minutes={minutes} training.log_every=50 decoding.beam=1 decoding.max_length=60 --overwrite --run {work}/"
 )
 TINY_TRAINING = (
     *("training.steps=2", "training.graph=false", "training.validate_every=2", "schedule.warmup=1"),
@@ -58,9 +58,9 @@ MEASUREMENTS = (
     Step("additive", "python -m benchmarks.gpu.additive --out {out}", 40),
     Step("cache", "python -m benchmarks.gpu.cache --only attend", 40),
     Step("embed", "python -m benchmarks.gpu.embed --sets europarl", 60),
-    Step("bahdanau", f"{BAHDANAU}bahdanau", 15, minutes=0.5, tiny=TINY_BAHDANAU),
+    Step("bahdanau", f"{BAHDANAU}bahdanau", 20, minutes=0.5, tiny=TINY_BAHDANAU),
     Step(
-        "bahdanau-graph", f"{BAHDANAU}bahdanau-graph training.graph=true", 15, minutes=0.5, tiny=TINY_BAHDANAU
+        "bahdanau-graph", f"{BAHDANAU}bahdanau-graph training.graph=true", 20, minutes=0.5, tiny=TINY_BAHDANAU
     ),
 )
 
