@@ -18,7 +18,9 @@ class Step:
 
     name: str
     command: str
-    seconds: float  # that it takes beside training; it is stopped after twice as many. 0: at the deadline
+    seconds: (
+        float  # that it takes beside training; it is stopped after twice as many (0, tiny: at the deadline)
+    )
     minutes: float = 0.0  # of training
     share: float = 0.0  # of the time that is left for training, instead of minutes
     side_by_side: bool = False  # the next step starts at once
@@ -46,7 +48,8 @@ class Plan:
 
 BAHDANAU = (
     "python -m regard train multi30k-de-en-bahdanau data.version=tok training.device=cuda "
-    "training.minutes={minutes} training.log_every=50 decoding.beam=1 decoding.max_length=60 --overwrite --run {work}/"
+    "training.minutes={minutes} training.log_every=50 decoding.beam=1 decoding.max_length=60 "
+    "--overwrite --run {work}/"
 )
 TINY_TRAINING = (
     *("training.steps=2", "training.graph=false", "training.validate_every=2", "schedule.warmup=1"),

@@ -103,7 +103,9 @@ class Runner:
         command = f"{step.command} {step.tiny if self.tiny else ''}"
         words = [word.format(minutes=f"{minutes:.2f}", **places) for word in shlex.split(command)]
         words = [sys.executable if word == "python" else word for word in words]
-        limit = time.time() + 60 * minutes + 2 * step.seconds if step.seconds else self.deadline
+        limit = time.time() + 60 * minutes + 2 * step.seconds
+        if self.tiny or not step.seconds:
+            limit = self.deadline
         self.note(f"start {step.name}: {shlex.join(words[1:])[:LINE]}")
         with self.log_of(step).open("ab") as log:
             environment = os.environ | {"OUT": str(self.out.absolute())}
