@@ -1,8 +1,9 @@
-"""Copy corpora with a part of their training set: python -m benchmarks.pack FOLDER CORPUS … [--pairs N]
+"""Copy corpora, or a part of them: python -m benchmarks.pack FOLDER CORPUS … [--pairs N] [--files PATTERN …]
 
 For machines without network or with little disk. FOLDER has the layout of REGARD_DATA, so every benchmark
 finds the corpora there: REGARD_DATA=FOLDER python -m benchmarks.align fr. Of each file that starts with
-`train`, the first N lines are kept; all others are copied. Prints the size of each corpus.
+`train`, the first N lines are kept; all others are copied. `--files` copies only those whose path in the
+corpus matches a pattern, such as 'tok/*'. Prints the size of each corpus.
 """
 
 from __future__ import annotations
@@ -10,20 +11,26 @@ from __future__ import annotations
 import argparse
 import lzma
 import shutil
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from benchmarks.align import corpus_folder
 from benchmarks.peers import command
 from regard.data.text_files import lines
+from regard.errors import OptionError
 from regard.files.atomic import write_file
 
 
-def pack(name: str, folder: Path, pairs: int | None) -> int:
-    """Copy a corpus; return its bytes."""
+def pack(name: str, folder: Path, pairs: int | None, patterns: Sequence[str] = ("*",)) -> int:
+    """Copy the files of a corpus that match a pattern; return their bytes."""
     source, target = corpus_folder(name), folder / name
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        copy = target / path.relative_to(source)
+    files = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
+    chosen = {relative: path for relative, path in files.items() if any(map(relative.match, patterns))}
+    if not chosen:
+        raise OptionError(f"--files: no file of {name} matches {' or '.join(patterns)}")
+    for relative, path in chosen.items():
+        copy = target / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         if pairs is not None and path.name.startswith("train.") and path.suffix == ".xz":
             kept = islice((line for block in lines(path) for line in block), pairs)
@@ -42,9 +49,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("corpora", nargs="+", metavar="CORPUS")
     parser.add_argument("--pairs", type=int, metavar="N", help="lines of each training file; default: all")
+    parser.add_argument("--files", nargs="+", default=["*"], metavar="PATTERN", help="default: all files")
     options = parser.parse_args(argv)
     for name in options.corpora:
-        print(f"{name}: {pack(name, options.folder, options.pairs) / 2**20:.1f} MiB", flush=True)
+        print(
+            f"{name}: {pack(name, options.folder, options.pairs, options.files) / 2**20:.1f} MiB", flush=True
+        )
     return 0
 
 

@@ -4,12 +4,20 @@
     python -m benchmarks.recipes gpu --jobs 8                      # the others, side by side on one GPU
     python -m benchmarks.recipes trec wnut17 --jobs 2 --out FOLDER
     python -m benchmarks.recipes trec --out runs/try --set training.epochs=1      # a trial
+    python -m benchmarks.recipes multi30k-en-de --choose decoding.length_penalty=0.6,1,1.5,2,2.5
     python -m benchmarks.recipes --out FOLDER --table              # only the table of what is finished
 
 Every run is a process with one thread: `python -m regard train NAME seed=N --run FOLDER/NAME-N`, then `regard
 evaluate` on the validation and test set. FOLDER/NAME-N.json has its scores, FOLDER/NAME-N.log its output. The
 same command resumes what was stopped, and tries again what failed. FOLDER/results.md is the table,
-FOLDER/results.json has all figures. Needs the corpora of the recipes under $REGARD_DATA; embed-tatoeba also
+FOLDER/results.json has all figures; both are written after each run.
+
+`--choose KEY=VALUE,VALUE,…` chooses decoding settings of translators on the validation set: after the
+trainings, each model is evaluated there with each value, the value with the best mean over the seeds is
+chosen, and the test sets are evaluated with it, once. FOLDER/NAME.choice.json has the mean of each value and
+the choice, which later runs of the command keep. Give it twice for combinations of two settings.
+
+Needs the corpora of the recipes under $REGARD_DATA; embed-tatoeba also
 cranfield and stsb-en-de-fr.
 """
 
@@ -25,13 +33,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import decoding_choice
+from benchmarks.decoding_choice import Setting
 from benchmarks.peers import command, machine
 from benchmarks.peers.process import ROOT, log
 from benchmarks.peers.tables import NONE, markdown_table
@@ -96,8 +106,9 @@ class Recipe:
     group: str = "cpu"  # or gpu
 
     @property
-    def device(self) -> str:
-        return "cuda" if self.group == "gpu" else "cpu"
+    def searches(self) -> bool:
+        """Whether its scores depend on decoding settings."""
+        return self.figures[0].name == "BLEU"
 
 
 RECIPES = (
@@ -133,16 +144,19 @@ class CommandError(Exception):
 class Run:
     """A recipe with one seed or fold, and its files in the folder of all runs."""
 
-    def __init__(self, recipe: Recipe, number: int, folder: Path, overrides: Sequence[str]) -> None:
+    def __init__(
+        self, recipe: Recipe, number: int, folder: Path, overrides: Sequence[str], device: str | None = None
+    ) -> None:
         self.recipe, self.number = recipe, number
+        self.device = device or ("cuda" if recipe.group == "gpu" else "cpu")
         self.name = f"{recipe.name}-{number}"
         self.folder, self.log, self.file = (folder / f"{self.name}{end}" for end in ("", ".log", ".json"))
         self.record: dict[str, Any] = {
             "recipe": recipe.name, "number": number, "overrides": list(overrides),
-            "cpu_seconds": 0.0, "evaluations": {}, "failure": None,
+            "cpu_seconds": 0.0, "evaluations": {}, "compared": {}, "decoding": {}, "failure": None,
         }  # fmt: skip
         if self.file.is_file():
-            self.record = json.loads(self.file.read_text(encoding="utf-8"))
+            self.record |= json.loads(self.file.read_text(encoding="utf-8"))
 
     @property
     def missing(self) -> list[str]:
@@ -175,24 +189,24 @@ class Run:
         if any((self.folder / "checkpoints").glob("step-*")):
             return ["regard", "resume", str(self.folder)]
         values = [f"{self.recipe.key}={self.number}", "training.threads=1"]
-        values.append(f"training.device={self.recipe.device}")
+        values.append(f"training.device={self.device}")
         values += self.record["overrides"]
         return ["regard", "train", self.recipe.name, *values, "--run", str(self.folder), "--overwrite"]
 
 
 class Runner:
-    """Trains and evaluates runs in processes of their own, some at a time."""
+    """Trains and evaluates runs in processes of their own, some at a time; calls `report` after each."""
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self.stopping = jobs, False
+    def __init__(self, jobs: int, report: Callable[[], object] = lambda: None) -> None:
+        self.jobs, self.report, self.stopping = jobs, report, False
         self.processes: dict[Run, int] = {}  # process ids
         self.lock = threading.Lock()
 
-    def run_all(self, runs: Sequence[Run]) -> bool:
-        """Run all, the longest first; False if Ctrl-C or SIGTERM stopped it."""
+    def run_all(self, runs: Sequence[Run], settings: Sequence[Setting] = ()) -> bool:
+        """`run` all, the longest first; False if Ctrl-C or SIGTERM stopped it."""
         ordered = sorted(runs, key=lambda run: -run.recipe.minutes)
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(self.run, run) for run in ordered}
+            futures = {pool.submit(self.run, run, settings) for run in ordered}
             try:
                 self._report_progress(futures)
             except KeyboardInterrupt:
@@ -221,13 +235,19 @@ class Runner:
                 with suppress(ProcessLookupError):
                     os.kill(process, with_signal)
 
-    def run(self, run: Run) -> None:
-        """Train and evaluate one run as far as that is not done, and store its scores or its failure."""
+    def run(self, run: Run, settings: Sequence[Setting] = ()) -> None:
+        """Train and evaluate one run as far as that is not done, and store its scores or its failure.
+
+        With settings, it is only evaluated on the validation set, once with each of them.
+        """
         try:
             run.save(failure=None)
             self._train(run)
+            if settings:
+                self._compare(run, settings)
+                return
             for split in run.missing:
-                scores = self._evaluate(run, split)
+                scores = self._evaluate(run, split, run.record["decoding"])
                 run.save(evaluations=run.record["evaluations"] | {split: scores})
             log(f"{run.name}: finished, {run.record['cpu_seconds'] / 60:.1f} CPU minutes of training")
         except CommandError as error:
@@ -235,6 +255,17 @@ class Runner:
             log(f"{run.name}: failed: {error}")
         except Stopped:
             pass
+        finally:
+            with self.lock:
+                self.report()
+
+    def _compare(self, run: Run, settings: Sequence[Setting]) -> None:
+        for setting in settings:
+            name = decoding_choice.label(setting)
+            if name not in run.record["compared"]:
+                scores = self._evaluate(run, "validation", setting)
+                run.save(compared=run.record["compared"] | {name: scores})
+        log(f"{run.name}: {len(settings)} settings compared on the validation set")
 
     def _train(self, run: Run) -> None:
         if not run.is_trained:
@@ -244,9 +275,10 @@ class Runner:
         facts = {key: report[key] for key in ("versions", "parameters", "steps", "seconds", "flops")}
         run.save(**facts, date=run.record.get("date") or machine.today())
 
-    def _evaluate(self, run: Run, split: str) -> dict[str, Any]:
+    def _evaluate(self, run: Run, split: str, setting: Setting) -> dict[str, Any]:
         if split != "search":
-            options = ["--split", split, "--device", run.recipe.device, "--json"]
+            options = ["--split", split, "--device", run.device, "--json"]
+            options += decoding_choice.evaluate_options(setting)
             return json.loads(self._call(run, ["regard", "evaluate", str(run.folder), *options]))["scores"]
         with tempfile.TemporaryDirectory() as folder:
             scores = Path(folder) / "scores.json"
@@ -295,7 +327,7 @@ def summary(values: list[float]) -> dict[str, Any] | None:
     return {"mean": statistics.mean(values), "sd": deviation, "values": values}
 
 
-def summarize(recipe: Recipe, runs: Sequence[Run]) -> dict[str, Any]:
+def summarize(recipe: Recipe, runs: Sequence[Run], folder: Path) -> dict[str, Any]:
     """The figures of the finished runs of a recipe, and which runs are finished, failed or missing."""
     finished = [run for run in runs if not run.missing]
     figures = {}
@@ -305,8 +337,10 @@ def summarize(recipe: Recipe, runs: Sequence[Run]) -> dict[str, Any]:
             for column in ("validation", "test")
         }
         figures[figure.name] = {column: summary(values) for column, values in columns.items()}
+    choice = choice_file(folder, recipe)
     return {
         "key": recipe.key,
+        "choice": json.loads(choice.read_text(encoding="utf-8")) if choice.is_file() else None,
         "finished": [run.number for run in finished],
         "missing": [run.number for run in runs if run.missing and not run.record["failure"]],
         "failed": {run.name: run.record["failure"] for run in runs if run.record["failure"]},
@@ -337,7 +371,7 @@ def mean_text(values: dict[str, Any] | None, digits: int) -> str:
 
 
 def table(recipes: Sequence[Recipe], summaries: dict[str, dict[str, Any]]) -> str:
-    """The Markdown table, and below it the failed and missing runs."""
+    """The Markdown table, and below it the failed and missing runs and the chosen settings."""
     rows, notes = [], []
     for recipe in recipes:
         found = summaries[recipe.name]
@@ -351,6 +385,8 @@ def table(recipes: Sequence[Recipe], summaries: dict[str, dict[str, Any]]) -> st
         notes += [f"- {name} failed: {reason}" for name, reason in found["failed"].items()]
         if found["missing"]:
             notes.append(f"- {recipe.name}: {recipe.key} {numbers_text(found['missing'])} not finished")
+        if found["choice"]:
+            notes.append(f"- {recipe.name}: {decoding_choice.choice_text(found['choice'])}")
     header = ["recipe", "figure", "runs", "validation", "test", "CPU minutes of one", "regard", "date"]
     return "\n".join([*markdown_table(header, rows), *([""] if notes else []), *notes]) + "\n"
 
@@ -359,7 +395,8 @@ def write_results(folder: Path, runs: Sequence[Run]) -> str:
     """Write results.json and results.md, and return the table."""
     recipes = list(dict.fromkeys(run.recipe for run in runs))
     summaries = {
-        recipe.name: summarize(recipe, [run for run in runs if run.recipe is recipe]) for recipe in recipes
+        recipe.name: summarize(recipe, [run for run in runs if run.recipe is recipe], folder)
+        for recipe in recipes
     }
     results = {
         "command": command.command_line("benchmarks.recipes", sys.argv[1:]),
@@ -396,17 +433,27 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"), help="default: runs/recipes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipes")
+    parser.add_argument(
+        "--choose", action="append", default=[], metavar="KEY=VALUE,VALUE,…",
+        help=f"choose on the validation set: {', '.join(decoding_choice.OPTIONS)}",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda for the group gpu, else cpu")
     parser.add_argument("--table", action="store_true", help="train nothing, print the table")
     options = parser.parse_args(argv)
     if unknown := sorted(set(options.names) - {*names, "cpu", "gpu"}):
         parser.error(f"no recipe {unknown[0]} here; choose from cpu, gpu, {', '.join(names)}")
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
+    options.settings = decoding_choice.parse_settings(options.choose)
     return options
 
 
 def every_run(folder: Path, options: argparse.Namespace) -> list[Run]:
-    return [Run(recipe, number, folder, options.set) for recipe in RECIPES for number in recipe.numbers]
+    return [
+        Run(recipe, number, folder, options.set, options.device)
+        for recipe in RECIPES
+        for number in recipe.numbers
+    ]
 
 
 def chosen(folder: Path, options: argparse.Namespace) -> list[Run]:
@@ -415,15 +462,69 @@ def chosen(folder: Path, options: argparse.Namespace) -> list[Run]:
     return [run for run in every_run(folder, options) if {run.recipe.name, run.recipe.group} & names]
 
 
-def train_all(folder: Path, runs: Sequence[Run], jobs: int) -> bool:
+def choice_file(folder: Path, recipe: Recipe) -> Path:
+    return folder / f"{recipe.name}.choice.json"
+
+
+def check_choices(folder: Path, runs: Sequence[Run], settings: Sequence[Setting]) -> None:
+    """Raise OptionError if --choose does not suit a recipe, or what is in the folder."""
+    for run in runs:
+        if settings and not run.recipe.searches:
+            raise OptionError(f"--choose applies to translators, and {run.recipe.name} is none; leave it out")
+        choice = decoding_choice.read_choice(choice_file(folder, run.recipe), settings)
+        if settings and choice is None and run.record["evaluations"]:
+            raise OptionError(f"{run.folder} was evaluated without --choose; leave it out, or another --out")
+
+
+def choose_settings(folder: Path, runs: Sequence[Run], settings: Sequence[Setting]) -> None:
+    """Choose the setting of each recipe, if that is not done, and note it in its runs."""
+    for recipe in dict.fromkeys(run.recipe for run in runs):
+        own = [run for run in runs if run.recipe is recipe and not run.record["failure"]]
+        figure, path = recipe.figures[0], choice_file(folder, recipe)
+        choice = decoding_choice.read_choice(path, settings)
+        if choice is None:
+            values = {run.name: compared_values(run, figure) for run in own}
+            scores = {name: by_setting for name, by_setting in values.items() if by_setting}
+            if not scores:
+                continue  # all runs failed
+            choice = decoding_choice.choose(settings, scores, figure.name)
+            decoding_choice.write_choice(path, choice)
+            log(f"{recipe.name}: {decoding_choice.choice_text(choice)}")
+        for run in own:
+            validation = run.record["compared"][decoding_choice.label(choice["chosen"])]
+            evaluations = run.record["evaluations"] | {"validation": validation}
+            run.save(decoding=choice["chosen"], evaluations=evaluations)
+
+
+def compared_values(run: Run, figure: Figure) -> dict[str, float]:
+    """The figure of a run on the validation set, by the label of a setting."""
+    values = {name: figure.value(scores) for name, scores in run.record["compared"].items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def train_all(folder: Path, runs: Sequence[Run], options: argparse.Namespace) -> bool:
     """Train and evaluate what is not finished; False if it was stopped."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops it as Ctrl-C does
     lock = RunLock(folder)
     lock.acquire()
     try:
-        return Runner(jobs).run_all([run for run in runs if run.missing])
+        runner = Runner(options.jobs, lambda: write_table(folder, options, runs))
+        todo = [run for run in runs if run.missing]
+        if options.settings:
+            if not runner.run_all(todo, options.settings):
+                return False
+            choose_settings(folder, todo, options.settings)
+            todo = [run for run in todo if not run.record["failure"]]
+        return runner.run_all(todo)
     finally:
         lock.release()
+
+
+def write_table(folder: Path, options: argparse.Namespace, runs: Sequence[Run]) -> str:
+    """Write the results of these recipes and of all others that are in the folder; return the table."""
+    all_runs = every_run(folder, options)  # their records as they are now
+    shown = {run.recipe for run in runs} | {run.recipe for run in all_runs if run.file.is_file()}
+    return write_results(folder, [run for run in all_runs if run.recipe in shown])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -434,10 +535,9 @@ def main(argv: list[str] | None = None) -> int:
     completed = True
     if not options.table:
         check_overrides(runs, options.set)
-        completed = train_all(folder, runs, options.jobs)
-    all_runs = every_run(folder, options)  # their records as they are now
-    shown = {run.recipe for run in runs} | {run.recipe for run in all_runs if run.file.is_file()}
-    print(write_results(folder, [run for run in all_runs if run.recipe in shown]), end="")
+        check_choices(folder, runs, options.settings)
+        completed = train_all(folder, runs, options)
+    print(write_table(folder, options, runs), end="")
     return 130 if not completed else int(any(run.record["failure"] for run in runs))
 
 

@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from benchmarks import recipes
+from benchmarks import decoding_choice, recipes
 from benchmarks.recipes import ACCURACY, CommandError, Recipe, Run, Runner
 
 from regard.errors import OptionError
@@ -130,3 +131,108 @@ def test_a_recipe_is_trained_and_evaluated(tmp_path, monkeypatch, capsys):
     options = [word for value in values for word in ("--set", value)]
     assert recipes.main(["trec", "--out", str(tmp_path), *options]) == 0
     assert "| `trec` | accuracy | seed 1 |" in capsys.readouterr().out
+
+
+def compared(run, *bleu):
+    """Scores of a run on the validation set with length penalties 0.6, 1 and 2."""
+    labels = [f"decoding.length_penalty={value}" for value in ("0.6", "1", "2")]
+    scores = {label: {"none": {"bleu": x}} for label, x in zip(labels, bleu, strict=True)}
+    run.save(compared=scores, cpu_seconds=60.0, versions={"regard": "0.5.0"}, date="2026-11-18")
+
+
+def test_the_setting_with_the_best_mean_over_the_seeds_is_chosen_and_kept(tmp_path):
+    recipe = next(recipe for recipe in recipes.RECIPES if recipe.name == "multi30k-en-de")
+    runs = [Run(recipe, number, tmp_path, []) for number in recipe.numbers]
+    compared(runs[0], 40.0, 41.0, 42.0)
+    compared(runs[1], 40.0, 43.5, 42.0)
+    runs[2].save(failure="regard: no space left (exit code 2)")  # it has no say, and no part
+    settings = decoding_choice.parse_settings(["decoding.length_penalty=0.6,1,2"])
+    recipes.choose_settings(tmp_path, runs, settings)
+    assert [run.record["decoding"] for run in runs] == [{"decoding.length_penalty": "1"}] * 2 + [{}]
+    assert [run.record["evaluations"]["validation"]["none"]["bleu"] for run in runs[:2]] == [41.0, 43.5]
+    # The third seed is better with another setting, but the test sets were evaluated with this one.
+    compared(runs[2], 50.0, 40.0, 60.0)
+    runs[2].save(failure=None)
+    recipes.choose_settings(tmp_path, runs, settings)
+    assert runs[2].record["decoding"] == {"decoding.length_penalty": "1"}
+    text = (
+        "decoding.length_penalty=0.6 40.00, decoding.length_penalty=1 42.25, decoding.length_penalty=2 42.00"
+    )
+    assert f"decoding.length_penalty=1 chosen on the validation set; mean BLEU of 2 runs: {text}" in (
+        recipes.write_results(tmp_path, runs)
+    )
+
+
+def test_another_choice_is_not_mixed_with_that_of_a_folder(tmp_path):
+    recipe = next(recipe for recipe in recipes.RECIPES if recipe.name == "multi30k-en-de")
+    run, path = Run(recipe, 1, tmp_path, []), recipes.choice_file(tmp_path, recipe)
+    settings = decoding_choice.parse_settings(["decoding.beam=4,5"])
+    scores = {"decoding.beam=4": 40.0, "decoding.beam=5": 41.0}
+    decoding_choice.write_choice(path, decoding_choice.choose(settings, {run.name: scores}, "BLEU"))
+    recipes.check_choices(tmp_path, [run], settings)
+    for others in (["decoding.beam=4,6"], []):
+        with pytest.raises(
+            OptionError, match="has a choice among decoding.beam=4, decoding.beam=5; give the"
+        ):
+            recipes.check_choices(tmp_path, [run], decoding_choice.parse_settings(others))
+    path.unlink()
+    run.save(evaluations={"validation": {}})
+    with pytest.raises(OptionError, match="was evaluated without --choose; leave it out"):
+        recipes.check_choices(tmp_path, [run], settings)
+
+
+def test_two_settings_are_compared_in_all_combinations():
+    settings = decoding_choice.parse_settings(["decoding.beam=4,5", "decoding.length_penalty=1,2,2"])
+    assert [decoding_choice.label(setting) for setting in settings] == [
+        f"decoding.beam={beam} decoding.length_penalty={penalty}" for beam in (4, 5) for penalty in (1, 2)
+    ]
+    assert decoding_choice.evaluate_options(settings[1]) == ["--beam", "4", "--length-penalty", "2"]
+    assert decoding_choice.parse_settings([]) == []
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (
+            ["training.steps=1,2"],
+            "--choose takes decoding.beam or decoding.length_penalty, got 'training.ste",
+        ),
+        (["decoding.beam=4,x"], "--choose decoding.beam: 'x' is not a number"),
+        (["decoding.beam="], "--choose decoding.beam: '' is not a number"),
+        (["decoding.length_penalty=-1"], "length_penalty must be"),
+        (["decoding.length_penalty=nan"], "length_penalty must be"),
+        (["decoding.beam=4", "decoding.beam=5"], "--choose decoding.beam is given twice"),
+    ],
+)
+def test_a_wrong_choice_is_an_error_before_any_training(choices, message):
+    with pytest.raises(OptionError, match=re.escape(message)):
+        decoding_choice.parse_settings(choices)
+
+
+def test_settings_are_chosen_for_translators_only(tmp_path):
+    with pytest.raises(OptionError, match="--choose applies to translators, and trec is none"):
+        recipes.main(["trec", "--out", str(tmp_path), "--choose", "decoding.beam=1,2"])
+
+
+@pytest.mark.slow
+def test_models_are_decoded_with_each_setting_and_tested_once_with_the_chosen_one(
+    tmp_path, monkeypatch, capsys
+):
+    figure = recipes.Figure("BLEU", ("13a", "bleu"), 1)
+    monkeypatch.setattr(recipes, "RECIPES", (Recipe("small", (1, 2), (figure,), 1),))
+    values = (
+        *("data.limit=200", "tokenizer.size=300", "model.dim=32", "training.steps=4", "schedule.warmup=1"),
+        *("decoding.max_length=10", "training.validate_every=4"),
+    )
+    options = [word for value in values for word in ("--set", value)]
+    options += ["--out", str(tmp_path), "--jobs", "1", "--choose", "decoding.length_penalty=0,3"]
+    assert recipes.main(["small", *options]) == 0
+    assert "small: decoding.length_penalty=" in capsys.readouterr().out
+    choice = json.loads((tmp_path / "small.choice.json").read_text(encoding="utf-8"))
+    for number in (1, 2):
+        record = json.loads((tmp_path / f"small-{number}.json").read_text(encoding="utf-8"))
+        assert list(record["compared"]) == ["decoding.length_penalty=0", "decoding.length_penalty=3"]
+        assert record["decoding"] == choice["chosen"] and set(record["evaluations"]) == {"validation", "test"}
+    written = (tmp_path / "small-1.json").stat().st_mtime_ns
+    assert recipes.main(["small", *options]) == 0  # nothing is left
+    assert (tmp_path / "small-1.json").stat().st_mtime_ns == written

@@ -2,6 +2,7 @@
 
 python -m benchmarks.gpu.additive --sweep    # errors, times, memory, each pass, several block sizes
 python -m benchmarks.gpu.additive --peers    # beside other systems; torch.compile takes a minute
+python -m benchmarks.gpu.additive --tiny     # without a GPU, in Triton's interpreter; times mean nothing
 
 Queries and keys are projected beforehand: every system computes softmax(Σ w tanh(a + b)) v in float32. One
 row adds the two projections, one a mask of lengths. Predictions are in NOTES.md; results are also written
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -35,6 +37,8 @@ from regard.attention.kernels.additive_gpu import Passes, VisibleKeys
 System = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 RESULTS = Path(__file__).with_name("results")
 SHAPE = (64, 512, 512, 256)  # batch, queries, keys, features and components of the values
+TINY = (2, 40, 70, 24)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHECKED = 2  # sequences compared with float64
 SCALES = (1.0, 3.0, 10.0, 60.0)  # standard deviations of a and b whose errors are shown: all levels of tiles
 # One value of additive_gpu.Blocks at a time; the others keep their defaults.
@@ -85,7 +89,7 @@ def ours(kernel: str) -> System:
 
 
 def with_projections(dim: int) -> System:
-    energy = Additive(dim).cuda()
+    energy = Additive(dim).to(DEVICE)
 
     def run(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return attend(a[:, None], b[:, None], v[:, None], energy=energy, kernel="triton-additive")[:, 0]
@@ -120,8 +124,8 @@ def systems(dim: int, *, peers: bool) -> dict[str, System]:
 def make(shape: tuple[int, ...], scale: float) -> list[Tensor]:
     """a, b, w and v; the standard deviation of a and b is `scale`."""
     B, Tq, Tk, D = shape
-    a, b, v = (torch.randn(B, T, D, device="cuda") for T in (Tq, Tk, Tk))
-    w = torch.randn(D, device="cuda") / math.sqrt(D)
+    a, b, v = (torch.randn(B, T, D, device=DEVICE) for T in (Tq, Tk, Tk))
+    w = torch.randn(D, device=DEVICE) / math.sqrt(D)
     return [x.requires_grad_() for x in (a * scale, b * scale, w, v)]
 
 
@@ -141,12 +145,22 @@ def errors(system: System, scale: float, shape: tuple[int, ...]) -> dict[str, fl
     return by_name
 
 
+def peak_gib(call: Callable[[], object]) -> float:
+    """Peak GPU memory of a call, inputs included; NaN without a GPU."""
+    if DEVICE == "cpu":
+        call()
+        return math.nan
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
 def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> dict[str, Any]:
     """Times in ms (median), peak memory in GiB including the inputs, and errors; or the reason for none."""
     try:
         inputs = make(shape, scale)
         used = inputs if "projections" not in name else [inputs[0], inputs[1], inputs[3]]
-        grad = torch.randn(shape[0], shape[1], shape[3], device="cuda")
+        grad = torch.randn(shape[0], shape[1], shape[3], device=DEVICE)
 
         def both() -> object:
             return torch.autograd.grad(system(*inputs), used, grad)
@@ -154,13 +168,9 @@ def measure(name: str, system: System, shape: tuple[int, ...], scale: float) -> 
         with torch.no_grad():
             forward = milliseconds(lambda: system(*inputs))
             kernel_only = kernel_time(lambda: system(*inputs)) if "triton" in name else math.nan
-            torch.cuda.reset_peak_memory_stats()
-            system(*inputs)
-            memory = torch.cuda.max_memory_allocated() / 2**30
+            memory = peak_gib(lambda: system(*inputs))
         training = milliseconds(both)
-        torch.cuda.reset_peak_memory_stats()
-        both()
-        peak = torch.cuda.max_memory_allocated() / 2**30
+        peak = peak_gib(both)
         error_by_name = {} if " with " in name else errors(system, scale, shape)
     except Exception as error:
         return {"system": name, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
@@ -252,7 +262,7 @@ def clocks() -> str:
         return "nvidia-smi did not answer"
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -262,10 +272,14 @@ def main() -> None:
     parser.add_argument("--shape", default=",".join(map(str, SHAPE)), help="batch,queries,keys,features")
     parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of a and b")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
-    args = parser.parse_args()
-    shape = tuple(int(n) for n in args.shape.split(","))
+    parser.add_argument("--tiny", action="store_true", help="a small shape; in the interpreter on a CPU")
+    args = parser.parse_args(arguments)
+    shape = TINY if args.tiny else tuple(int(n) for n in args.shape.split(","))
+    if args.tiny and DEVICE == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when the kernels are imported
     torch.manual_seed(0)
-    print(machine.stamp(torch.cuda.get_device_name()), "Triton", version("triton"))
+    stamp = machine.stamp(torch.cuda.get_device_name() if DEVICE == "cuda" else None)
+    print(stamp, "Triton", version("triton"))
     error_by_scale = {scale: errors(ours("triton-additive"), scale, shape) for scale in SCALES}
     for scale, by_name in error_by_scale.items():
         shown = ", ".join(f"{n} {x:.1e}" for n, x in by_name.items() if "largest" not in n)
@@ -276,7 +290,8 @@ def main() -> None:
     for name, system in systems(shape[3], peers=args.peers).items():
         table.append(measure(name, system, shape, args.scale))
         print(line(table[-1]), flush=True)
-        torch.cuda.empty_cache()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
     swept = sweep(shape, args.sweep_seconds) if args.sweep else []
     if swept:
         additive_gpu.BLOCKS = best_blocks(swept)
@@ -289,7 +304,7 @@ def main() -> None:
     after = clocks()
     print(after)
     result = {
-        "stamp": machine.stamp(torch.cuda.get_device_name()), "triton": version("triton"), "clocks": after,
+        "stamp": stamp, "triton": version("triton"), "clocks": after,
         "shape": shape, "scale": args.scale, "blocks": asdict(additive_gpu.BLOCKS), "table": table,
         "errors": error_by_scale, "passes": pass_times,
         "sweep": swept,
@@ -298,7 +313,8 @@ def main() -> None:
     path = args.out / f"additive-{datetime.now(UTC):%Y-%m-%d-%H%M}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(path)
+    return int(any("failed" in row for row in table))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -41,7 +41,14 @@ def lengths(shape: tuple[int, ...]) -> Tensor:
 
 
 def milliseconds(function: Callable[[], object], seconds: float = 0.1) -> float:
-    """The median GPU time of a call by CUDA events, over calls that take about `seconds` together."""
+    """The median GPU time of a call by CUDA events, over calls that take about `seconds` together.
+
+    Without a GPU: the time of one call, so that programs can be tested.
+    """
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        function()
+        return 1000 * (time.perf_counter() - start)
     for _ in range(3):
         function()
     torch.cuda.synchronize()
@@ -61,7 +68,9 @@ def milliseconds(function: Callable[[], object], seconds: float = 0.1) -> float:
 
 
 def kernel_time(function: Callable[[], object]) -> float:
-    """Milliseconds on the GPU alone: twenty calls recorded as one CUDA graph."""
+    """Milliseconds on the GPU alone: twenty calls recorded as one CUDA graph; NaN without a GPU."""
+    if not torch.cuda.is_available():
+        return math.nan
     try:
         function()
         graph = torch.cuda.CUDAGraph()

@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -210,8 +211,11 @@ def _lines(path: Path) -> list[str]:
 
 
 def run_step(step: str, curve: Curve, options: argparse.Namespace) -> bool:
-    """Prepare or train the models that are not done, --jobs processes at a time; False if one failed."""
-    todo = [name for name in options.models if not curve.record(name).is_file()]
+    """Prepare or train the models that are not done, --jobs processes at a time; False if one failed.
+
+    With several processes, the log is written after each model.
+    """
+    todo, lock = [name for name in options.models if not curve.record(name).is_file()], threading.Lock()
     if options.jobs == 1:
         return all((curve.prepare if step == "prepare" else curve.finish)(name) for name in todo)
 
@@ -222,7 +226,11 @@ def run_step(step: str, curve: Curve, options: argparse.Namespace) -> bool:
         log = curve.record(name).with_suffix(".txt")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
-            return subprocess.run(program, stdout=file, stderr=file, check=False).returncode
+            code = subprocess.run(program, stdout=file, stderr=file, check=False).returncode
+        if step == "train":
+            with lock:
+                write_log(curve, options)
+        return code
 
     with ThreadPoolExecutor(options.jobs) as pool:
         codes = dict(zip(todo, pool.map(run, todo), strict=True))
@@ -231,8 +239,8 @@ def run_step(step: str, curve: Curve, options: argparse.Namespace) -> bool:
     return not any(codes.values())
 
 
-def write_log(curve: Curve, options: argparse.Namespace) -> None:
-    """Write what is done, print it as a table."""
+def write_log(curve: Curve, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Write what is done; return the records."""
     models = {
         name: json.loads(curve.record(name).read_text(encoding="utf-8"))
         for name in options.models
@@ -246,7 +254,7 @@ def write_log(curve: Curve, options: argparse.Namespace) -> None:
     }  # fmt: skip
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_file(options.out, json.dumps(log, indent=1, ensure_ascii=False) + "\n")
-    print(table(models))
+    return models
 
 
 def table(models: dict[str, dict[str, Any]]) -> str:
@@ -296,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
         start = time.monotonic()
         done = run_step(step, curve, options)
         if step == "train" and not options.part:
-            write_log(curve, options)
+            print(table(write_log(curve, options)))
         print(f"step {step}: {time.monotonic() - start:.0f} s", flush=True)
         if not done:
             return 1

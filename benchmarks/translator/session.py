@@ -3,7 +3,7 @@
     python -m benchmarks.translator.session gather              here: what the GPU machine lacks
     python -m benchmarks.translator.session check               all steps with a tiny model, anywhere
     python -m benchmarks.translator.session teacher --minutes 8 on the GPU: train or resume, 8 minutes in all
-                                                                (schedule.py runs all steps in turn)
+                                                                (gpu/schedule.py runs all steps in turn)
     python -m benchmarks.translator.session unpack FOLDER       here: join the pieces that came back
 
 `python -m benchmarks.translator.prepare build/translator/data` comes first. README.md has the plan: commands,
@@ -96,7 +96,9 @@ class Session:
     def student(self, minutes: float) -> None:
         """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
         self.unpack_distilled()
-        made = (path for path in (self.distilled, self.back_translated) if path.is_file())
+        made = [path for path in (self.distilled, self.back_translated) if path.is_file()]
+        if not made:
+            print("error: no teacher has translated; the student learns from references alone", flush=True)
         files = [*map(self._train, (*TATOEBA, *INTO_OTHERS)), *made, *self._europarl()]
         steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
@@ -393,6 +395,7 @@ def main(argv: list[str] | None = None) -> int:
         "--minutes", type=float, default=1.0, help="of training in all, also of a resumed run"
     )
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="folder of prepare.py")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, 500 rows of each file")
     options = parser.parse_args(argv)
     if options.step == "gather":
         transfer.gather(ROOT)
@@ -402,7 +405,7 @@ def main(argv: list[str] | None = None) -> int:
         transfer.unpack(options.folder or ROOT / "out", ROOT / "models")
     else:
         out = Path(os.environ.get("OUT", ROOT / "out"))
-        session = Session(options.data, ROOT / "work")
+        session = Session(options.data, ROOT / ("tiny" if options.tiny else "work"), options.tiny)
         run_step(session, options.step, options.minutes, out, options.folder)
     return 0
 

@@ -145,6 +145,11 @@ def test_outputs_that_cannot_be_compared_are_errors_of_one_sentence(regard, mode
             "own.csv line 3, column 2: the label 'perhaps' is not one of the training labels",
         ),
         ([("good", "yes")], ["--beam", "2"], "apply to translators, and this model is a classifier"),
+        (
+            [("good", "yes")],
+            ["--length-penalty", "0"],
+            "apply to translators, and this model is a classifier",
+        ),
         ([("good", "yes")], ["--by-length"], "apply to translators, and this model is a classifier"),
     ],
 )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import regard
 from regard.data.datasets import load_split
 from regard.data.tokenizer import BOS, EOS, Tokenizer
 from regard.errors import DataError, OptionError
@@ -130,3 +131,17 @@ def test_the_training_cost_comes_from_the_card():
     assert results is not None
     assert (results.flops, results.hours, results.devices, results.bleu) == (1e15, 2.0, 2, 30.0)
     assert training_cost({}, result) is None
+
+
+def test_a_translator_is_decoded_with_the_given_length_penalty_or_that_of_its_recipe(tmp_path):
+    model = regard.load("tatoeba-en-de-bahdanau")
+    model.card = model.card | {"recipe": {"decoding": {"beam": 3, "length_penalty": 0.5}}}
+    sources = ["I have not seen the man who lives here.", "What time is it?", "Tom and Mary are my friends."]
+    (tmp_path / "x.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    (tmp_path / "x.de").write_text("a\nb\nc\n", encoding="utf-8")
+    data = {"test": [[str(tmp_path / "x.en"), str(tmp_path / "x.de")]], "source": "en", "target": "de"}
+    for given, used in ((None, 0.5), (0.0, 0.0), (3.0, 3.0)):
+        result = evaluate(model, data, length_penalty=given)
+        expected = regard.translate(sources, model, strategy=regard.Beam(3, length_penalty=used))
+        assert result.predictions == [str(text) for text in expected]
+        assert result.as_dict()["length_penalty"] == used

@@ -91,6 +91,10 @@ def command(
     ensemble: Ensemble = None,
     data: DataOptions,
     beam: Annotated[int | None, option(min=1, max=1000, help="Beam size; default: the recipe's.")] = None,
+    length_penalty: Annotated[
+        float | None,
+        option(help="Exponent a of the length normalisation log p / lengthᵃ; default: the recipe's."),
+    ] = None,
     against: Annotated[
         Path | None,
         option(
@@ -136,6 +140,7 @@ def command(
         data.section(loaded.card),
         data.split,
         beam=beam,
+        length_penalty=length_penalty,
         lengths=output.by_length,
         plot=output.plot,
         output=output.output is not None,

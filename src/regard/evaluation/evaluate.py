@@ -83,6 +83,7 @@ def evaluate(
     split: str | None = None,
     *,
     beam: int | None = None,
+    length_penalty: float | None = None,
     lengths: bool = False,
     plot: Path | None = None,
     output: bool = False,
@@ -96,6 +97,7 @@ def evaluate(
         data: the `data` section, as `data_section` returns it.
         split: default: `default_split`.
         beam: beam size of a translator; None: that of its recipe, or 5.
+        length_penalty: exponent of the length in the scores of beam search; None: that of its recipe, or 1.
         lengths: also BLEU by sentence length.
         plot: write a plot here: BLEU by length, or the confusion matrix of a classifier.
         output: the predictions will be written; raise if this kind of model has none.
@@ -105,7 +107,7 @@ def evaluate(
     """
     evaluator = EVALUATORS[model.kind]
     options = EvaluationOptions(
-        beam, lengths, plot, output, progress, to=_target_language(data), against=against is not None
+        beam, length_penalty, lengths, plot, output, progress, _target_language(data), against is not None
     )
     evaluator.check_options(model, options)
     split = split or default_split(data)
@@ -143,7 +145,10 @@ def _other_outputs(
     if getattr(against, "kind", None) != model.kind:
         what = getattr(against, "what", quoted(against))
         raise OptionError(f"--against must be {model.what} too, or a file of its outputs, and it is {what}")
-    result = evaluate(against, data, split, beam=options.beam, progress=options.progress)
+    result = evaluate(
+        against, data, split, beam=options.beam, length_penalty=options.length_penalty,
+        progress=options.progress,
+    )  # fmt: skip
     return result.predictions, str(against.card.get("name") or "other")
 
 

@@ -47,6 +47,7 @@ class EvaluationResult:
     lengths: BleuByLength | None = None
     predictions: Sequence[str] = field(default_factory=list)  # translations, labels or tags, one per line
     beam: int | None = None
+    length_penalty: float | None = None
     comparison: Comparison | None = None  # with another system on the same split
 
     @property
@@ -65,7 +66,7 @@ class EvaluationResult:
         }
         if self.text:
             scores = {name: score.as_dict() for name, score in self.text.items()}
-            result |= {"beam": self.beam, "scores": scores}
+            result |= {"beam": self.beam, "length_penalty": self.length_penalty, "scores": scores}
         for metrics in (self.language, self.metrics):
             if metrics is not None:
                 result |= {"scores": metrics.as_dict()}
@@ -79,6 +80,7 @@ class EvaluationOptions:
     """Options of an evaluation."""
 
     beam: int | None = None
+    length_penalty: float | None = None
     lengths: bool = False  # compute BLEU by length
     plot: Path | None = None
     output: bool = False  # predictions will be written
@@ -96,9 +98,10 @@ class Evaluator:
     has_predictions: ClassVar[bool] = True  # whether `--output` is supported
 
     def check_options(self, model: Any, options: EvaluationOptions) -> None:
-        if options.lengths or options.beam:
+        if options.lengths or options.beam or options.length_penalty is not None:
             raise OptionError(
-                f"BLEU by length and a beam apply to translators, and this model is {model.what}; omit them"
+                "BLEU by length, a beam and a length penalty apply to translators, and this model is "
+                f"{model.what}; omit them"
             )
         if options.plot is not None and not self.can_plot:
             raise OptionError(f"--plot is not supported for {model.what}; omit it")
@@ -135,7 +138,8 @@ class TranslatorEvaluator(Evaluator):
     def run(self, result: EvaluationResult, model: Any, split: Split, options: EvaluationOptions) -> None:
         settings = (model.card.get("recipe") or {}).get("decoding") or {}
         result.beam = options.beam or settings.get("beam", 5)
-        penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
+        penalty, longest = options.length_penalty, settings.get("max_length")
+        result.length_penalty = penalty = settings.get("length_penalty", 1.0) if penalty is None else penalty
         result.predictions = translate(
             split.sources,
             fast(model),
