@@ -1,12 +1,17 @@
-"""Thresholds of sparsemax and entmax: Newton's method against sorting and bisection, on hard rows."""
+"""Thresholds of sparsemax and entmax: Newton's method against sorting and bisection, on hard rows.
+
+Covers entmax_gpu.py and triton_entmax.py, in Triton's interpreter; on a GPU: test_cuda.py.
+"""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from regard import Causal, attend
-from regard.attention import Entmax, entmax
+from regard.attention import Entmax, entmax, entmax_gpu
+from tests.triton_interpreter import run_interpreted
 
 LONG = 10_000
 
@@ -142,3 +147,23 @@ class Module(torch.nn.Module):
 
     def forward(self, scores):
         return self.normalize(scores)
+
+
+def test_the_interpreted_kernels_equal_plain_torch():
+    process = run_interpreted(Path(__file__).with_name("triton_entmax_cases.py"))
+    assert process.returncode == 0, process.stdout + process.stderr[-2000:]
+
+
+def test_the_kernels_take_float32_rows_of_limited_length():
+    row = torch.zeros(3, 7)
+    assert entmax_gpu.can_run(row, 2.0) and entmax_gpu.can_run(row, 1.5)
+    assert not entmax_gpu.can_run(row, 1.3)
+    assert not entmax_gpu.can_run(row.double(), 2.0)
+    assert not entmax_gpu.can_run(row[:0], 2.0)
+    assert entmax_gpu.can_run(torch.zeros(1, entmax_gpu.MAX_KEYS), 2.0)
+    assert not entmax_gpu.can_run(torch.zeros(1, entmax_gpu.MAX_KEYS + 1), 2.0)
+
+
+def test_the_kernels_never_run_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(entmax_gpu, "CHOSEN", True)
+    assert not entmax_gpu.is_chosen(torch.zeros(3, 7), 2.0)

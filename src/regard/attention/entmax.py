@@ -2,7 +2,7 @@
 
 a_j = [(α−1)e_j − τ]₊^p with p = 1/(α−1), and τ so that the row sums to 1. With z_j = (α−1)(e_j − max e), τ is
 between −1 and 0. On a CPU, Newton's method finds it for α ≤ 2. Where values cannot be read (tracing, a GPU),
-the scores are sorted for α = 1.5 and 2; other α are solved by bisection.
+the scores are sorted for α = 1.5 and 2; other α are solved by bisection. entmax_gpu.py has kernels for GPUs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention import entmax_gpu
 from regard.attention.precision import upcast
 from regard.attention.tracing import can_read_values
 
@@ -44,7 +45,10 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _times_jacobian(ctx.saved_tensors[0], grad, ctx.alpha), None
+        (p,) = ctx.saved_tensors
+        if not torch.is_grad_enabled() and entmax_gpu.is_chosen(p, ctx.alpha):
+            return entmax_gpu.gradient(p, grad, ctx.alpha), None
+        return _times_jacobian(p, grad, ctx.alpha), None
 
 
 class _EntmaxWithTangent(_Entmax):
@@ -56,6 +60,8 @@ class _EntmaxWithTangent(_Entmax):
 
 
 def _weights(scores: Tensor, alpha: float) -> Tensor:
+    if entmax_gpu.is_chosen(scores, alpha):
+        return entmax_gpu.weights(scores, alpha)
     z, power = scores - scores.amax(-1, keepdim=True), 1 / (alpha - 1)
     if alpha == 2.0:
         tau = _newton(z, 1.0) if can_read_values(z) else _sparsemax_by_sorting(z)
