@@ -93,7 +93,8 @@ CPU = [
     *_cases(512, energy="dot, one head", B=8, H=1, D=128, modes=FORWARD),
     *_cases(128, 512, quick=((128, True),), **ADDITIVE),
     # normalisers
-    *_cases(512, normalize="sparsemax", modes=TRAINING),
+    *_cases(512, normalize="sparsemax"),
+    *_cases(512, normalize="entmax 1.5"),
     *_cases(512, normalize="sigmoid", mask="causal"),
     # the paths that need no C++ compiler
     *_cases(2048, mask=f"causal & {WINDOW}", modes=TRAINING, kernel="tiled"),

@@ -20,11 +20,12 @@ from regard import (
     explain,
     watch,
 )
-from regard.attention import Documents, Dot, Mask, Sigmoid
+from regard.attention import Documents, Dot, Entmax, Mask, Sigmoid, entmax_gpu
 from regard.attention.kernels import backend_times, decode, flex
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
+from tests.attention import triton_entmax_cases
 
 pytestmark = [
     pytest.mark.cuda,
@@ -591,3 +592,32 @@ def test_a_padded_batch_without_gradients_uses_the_current_lengths():
         for _ in range(2):
             true = attend(q.double(), k.double(), v.double(), mask=mask, kernel="reference")
             assert (attend(q, k, v, mask=mask).double() - true).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+@pytest.mark.parametrize("kind", triton_entmax_cases.KINDS)
+@pytest.mark.parametrize("shape", [*triton_entmax_cases.SHAPES, (2, 8192)], ids=str)
+def test_kernels_of_entmax_equal_plain_torch(shape, kind, alpha):
+    assert triton_entmax_cases.error(shape, kind, alpha, "cuda") < 2e-6
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+def test_entmax_of_attend_and_its_derivatives_use_the_kernels_if_they_are_chosen(alpha, monkeypatch):
+    launched = []
+    launch = entmax_gpu._launch
+    monkeypatch.setattr(
+        entmax_gpu, "_launch", lambda kernel, *more: (launched.append(1), launch(kernel, *more))
+    )
+    inputs = [torch.randn(2, 3, 70, 16, device="cuda") for _ in range(3)]
+    results = []
+    for chosen in (False, True):
+        monkeypatch.setattr(entmax_gpu, "CHOSEN", chosen)
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = attend(*leaves, mask=Causal(), normalize=Entmax(alpha))
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        results.append((out, *first, *second))
+        assert bool(launched) == chosen
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-3 * b.abs().max().item())
+    assert triton_entmax_cases.autograd_error(alpha, "cuda") < 2e-5

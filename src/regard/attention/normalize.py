@@ -9,15 +9,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.attention.entmax import entmax
 from regard.attention.grid import Index, take
 from regard.attention.kernel_hints import reset_inherited_hints
 from regard.attention.mask import tensor_signature
-from regard.attention.precision import upcast
 from regard.attention.tracing import can_read_values
 from regard.errors import DeviceError, OptionError, ShapeError
 
@@ -206,8 +205,8 @@ class Hard(Normalizer):
 class Entmax(Normalizer):
     """α-entmax (Peters, Niculae & Martins 2019): a_j = [(α−1)e_j − τ]₊^(1/(α−1)), τ so that rows sum to 1.
 
-    α = 1 is softmax, α = 2 is sparsemax; larger α gives more weights that are exactly 0. α = 1.5 and 2 are
-    solved exactly by sorting, other α by bisection. Gradients of any order are those of the exact solution.
+    α = 1 is softmax, α = 2 is sparsemax; larger α gives more weights that are exactly 0. entmax.py finds τ.
+    Gradients of any order are those of the exact solution.
     """
 
     zero_at_neg_inf = True
@@ -220,8 +219,7 @@ class Entmax(Normalizer):
     def rows(self, scores: Tensor) -> Tensor:
         if self.alpha == 1.0:
             return torch.softmax(scores, -1)
-        function = _Entmax if torch.compiler.is_compiling() else _EntmaxWithTangent
-        return function.apply(upcast(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
+        return entmax(scores, self.alpha)
 
     def signature(self) -> Hashable | None:
         return Entmax
@@ -272,96 +270,3 @@ class CustomNormalizer(Normalizer):
 
     def __repr__(self) -> str:
         return f"CustomNormalizer({getattr(self.function, '__name__', type(self.function).__name__)})"
-
-
-class _Entmax(torch.autograd.Function):
-    """The weights p. Their gradient needs only p: s = p^(2−α) on the support, dp = s (dz − Σ s dz / Σ s).
-
-    The backward pass uses p as an output of this function, so it can be differentiated again.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores: Tensor, alpha: float) -> Tensor:
-        scores = scores - scores.amax(-1, keepdim=True)
-        if alpha == 2.0:
-            return (scores - _sparsemax_threshold(scores)).clamp(min=0)
-        if alpha == 1.5:
-            return (scores / 2 - _entmax15_threshold(scores / 2)).clamp(min=0).square()
-        return _entmax_bisect((scores.double() * (alpha - 1)), 1 / (alpha - 1)).to(scores.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        ctx.alpha = inputs[1]
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _entmax_slope(ctx.saved_tensors[0], grad, ctx.alpha), None
-
-
-class _EntmaxWithTangent(_Entmax):
-    """With forward-mode differentiation, which torch.compile cannot trace."""
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:  # type: ignore[override]
-        return _entmax_slope(ctx.saved_tensors[0], tangent, ctx.alpha)
-
-
-def _entmax_slope(p: Tensor, x: Tensor, alpha: float) -> Tensor:
-    """The (symmetric) Jacobian of entmax times x."""
-    support = p > 0
-    slope = (
-        torch.where(support, p, 1.0)
-        .pow(2 - alpha)
-        .clamp(max=torch.finfo(p.dtype).max)
-        .masked_fill(~support, 0.0)
-    )
-    # The mean depends only on ratios of slopes; dividing by the largest keeps their sum from overflowing.
-    ratio = slope / slope.amax(-1, keepdim=True)
-    mean = (ratio * torch.where(support, x, 0.0)).sum(-1, keepdim=True) / ratio.sum(-1, keepdim=True)
-    return torch.where(support, slope * (x - mean), 0.0)
-
-
-def _ranked(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores in descending order, and the ranks 1, 2, …; masked scores are set far below the support."""
-    # −∞ − −∞ would be NaN in the sums; a finite floor far below the support changes nothing.
-    ordered = scores.clamp(min=-4.0).sort(-1, descending=True).values
-    return ordered, torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-
-
-def _sparsemax_threshold(scores: Tensor) -> Tensor:
-    """τ = (Σ over the support − 1)/size; scores have maximum 0."""
-    ordered, rank = _ranked(scores)
-    size = (1 + rank * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
-    inside = scores >= ordered.gather(-1, size - 1)
-    return (torch.where(inside, scores, 0.0).sum(-1, keepdim=True) - 1) / inside.sum(-1, keepdim=True)
-
-
-def _entmax15_threshold(half: Tensor) -> Tensor:
-    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, alg. 2); maximum 0."""
-    ordered, rank = _ranked(half)
-    mean = ordered.cumsum(-1) / rank
-    variance = ordered.square().cumsum(-1) / rank - mean.square()
-    tau = mean - ((1 - rank * variance) / rank).clamp(min=0).sqrt()
-    size = (tau <= ordered).sum(-1, keepdim=True).clamp(min=1)
-    tau = tau.gather(-1, size - 1)
-    # The difference above loses half of the digits if many weights are small; Newton steps restore them.
-    for _ in range(3):
-        root = (half - tau).clamp(min=0)
-        tau = tau + (root.square().sum(-1, keepdim=True) - 1) / (2 * root.sum(-1, keepdim=True))
-    return tau
-
-
-def _entmax_bisect(scores: Tensor, power: float) -> Tensor:
-    """[scores − τ]₊^power with rows that sum to 1; scores are (α−1)·energies with maximum 0, in float64."""
-    low = torch.full_like(scores[..., :1], -1.0)
-    high = torch.full_like(low, -((1.0 / scores.shape[-1]) ** (1 / power)))
-    for _ in range(100):
-        middle = (low + high) / 2
-        enough = (scores - middle).clamp(min=0).pow(power).sum(-1, keepdim=True) >= 1
-        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-    weights = (scores - low).clamp(min=0).pow(power)
-    return weights / weights.sum(-1, keepdim=True)
