@@ -43,6 +43,10 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
         assert mapping.theirs(ids) == their_tokenizer(text).input_ids, text
         # regard strips a leading space.
         assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
+    their_tokenizer.add_tokens(["Tom"])
+    their_tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(FolderError, match="has the additional token 'Tom'"):
+        import_gpt2.read(tmp_path)
     tokens = torch.tensor([[BOS, 7, 90, 44]])
     with torch.inference_mode():
         result = theirs(input_ids=torch.tensor([mapping.theirs(tokens[0].tolist())])).logits
