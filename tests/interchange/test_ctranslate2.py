@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.data.tokenizer import EOS
 from regard.errors import OptionError
 from regard.interchange.export.compare import compare
 from regard.interchange.export.ctranslate2 import CTranslate2
@@ -40,6 +41,15 @@ def test_translators_with_supported_options_are_equal(tmp_path, name):
     CTranslate2().write(model, tmp_path)
     loaded = compare(model, CTranslate2().load(model, tmp_path))
     assert loaded.passed and loaded.max_difference < 2e-5, loaded
+
+
+def test_an_empty_translation_is_equal(tmp_path):
+    model = make(LAYER, LAYER, output_bias=True)
+    with torch.no_grad():
+        model.output.projection.bias[EOS] += 40
+    CTranslate2().write(model, tmp_path)
+    runner = CTranslate2().load(model, tmp_path)
+    assert runner.generate([7, 8, EOS], 5) == [] and compare(model, runner).passed
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "none"])

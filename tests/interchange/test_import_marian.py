@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import regard
 from regard.data.tokenizer import BOS, EOS
@@ -18,7 +19,7 @@ from regard.interchange.export import compare as comparing
 from regard.interchange.import_model import import_model
 from regard.interchange.token_mapping import MappedRunner
 from regard.models.folder import load
-from regard.models.target_language import target_language
+from regard.models.target_language import add_target, target_language
 from regard.pipelines.align import align_words
 from regard.pipelines.translate import translate_tokens
 from tests.interchange.marian_folders import LANGUAGES, marian_tokenizer, save_marian
@@ -138,7 +139,7 @@ def test_an_imported_model_translates_without_other_libraries(tmp_path, precisio
     for library in ("sentencepiece", "transformers"):
         monkeypatch.setitem(sys.modules, library, None)
     model = load(tmp_path / "out")
-    assert model.card["beam"] == 4
+    assert model.card["decoding"] == {"beam": 4}
     texts = [f">>fra<< {text}" for text in ENGLISH[:20]]
     assert isinstance(regard.fast(model, precision), Engine) or _why_not_here(precision)
     expected = regard.translate(texts, model, beam=4, limits=regard.Limits(max_length=20))
@@ -172,8 +173,10 @@ def test_words_of_imported_models_are_aligned(tmp_path):
         ({"activation_function": "tanh"}, "config.json has activation_function 'tanh', and regard supports"),
         ({"encoder_layers": 1}, "have an additional model.encoder.layers.1"),
         ({"encoder_layers": 3}, "lack model.encoder.layers.2"),
-        ({"d_model": 64}, "transformers cannot load .* as a MarianMT"),
-        ({"eos_token_id": [0, 5]}, r"has the end tokens \[0, 5\]"),
+        ({"d_model": 64}, "have final_logits_bias of shape|have model.* of shape .* instead of"),
+        ({"dropout": 1.5}, "config.json: model.dropout: Input should be less than 1, got 1.5"),
+        ({"eos_token_id": [0, 5]}, r"has eos_token_id \[0, 5\]"),
+        ({"is_encoder_decoder": False}, "transformers cannot run the model that is imported"),
     ],
 )
 def test_configurations_that_regard_cannot_compute_are_refused(tmp_path, change, reason):
@@ -186,13 +189,13 @@ def test_configurations_that_regard_cannot_compute_are_refused(tmp_path, change,
     assert not (tmp_path / "out").exists()
 
 
-def test_generation_options_of_the_folder(tmp_path):
+def test_generation_settings_of_the_folder(tmp_path):
     save_marian(tmp_path)
     path = tmp_path / "generation_config.json"
     options = json.loads(path.read_text())
     path.write_text(json.dumps(options | {"bad_words_ids": [[options["pad_token_id"]], [7]], "num_beams": 6}))
     model, mappings = import_marian.read(tmp_path)
-    assert model.card == {"beam": 6, "languages": {"source": "eng", "target": "deu"}}
+    assert model.card == {"decoding": {"beam": 6}, "languages": {"source": "eng", "target": "deu"}}
     assert target_language(model) == "deu"
     bias = model.output.projection.bias
     never = [mappings["target"].ids[i] for i in (bias < -1e8).nonzero()[:, 0].tolist()]
@@ -204,6 +207,106 @@ def test_generation_options_of_the_folder(tmp_path):
         path.write_text(json.dumps(options | change))
         with pytest.raises(FolderError, match=reason):
             import_marian.read(tmp_path)
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def test_search_options_of_the_folder_do_not_change_the_comparison(tmp_path):
+    """They change what `generate` returns, and regard's search has options of its own."""
+    save_marian(tmp_path)
+    changed = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "sequence_bias": [[[5], 3.0]]}
+    other = {"num_return_sequences": 2, "return_dict_in_generate": True, "guidance_scale": 1.5}
+    edit(tmp_path / "generation_config.json", **changed, **other)
+    assert import_model(tmp_path, tmp_path / "out").passed
+    assert load(tmp_path / "out").card["generation"] == changed | {"guidance_scale": 1.5}
+
+
+def test_a_start_token_that_texts_can_have_is_encoded_and_generated_as_in_transformers(tmp_path):
+    theirs = save_marian(tmp_path)
+    start = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))["▁is"]
+    theirs.final_logits_bias[0, start] += 40
+    theirs.generation_config.update(decoder_start_token_id=start, pad_token_id=None)
+    theirs.save_pretrained(tmp_path)
+    (model, mappings), their_tokenizer = import_marian.read(tmp_path), marian_tokenizer(tmp_path)
+    ids = mappings["source"].theirs(model.source_tokenizer.encode("He is old."))
+    assert start in ids and [*ids, 0] == their_tokenizer("He is old.").input_ids
+    (output,) = _translations(model, ENGLISH[:1], 1)
+    assert start in mappings["target"].theirs(output)
+    assert [output] == _generated(theirs, their_tokenizer, mappings["target"], ENGLISH[:1], 1)
+
+
+def test_texts_may_be_longer_than_the_positions_of_the_folder(tmp_path):
+    save_marian(tmp_path, max_position_embeddings=4)
+    assert import_model(tmp_path, tmp_path / "out").passed
+
+
+def test_stored_positions_must_be_sinusoidal(tmp_path):
+    theirs = save_marian(tmp_path)
+    positions = theirs.model.encoder.embed_positions.weight.clone()
+    weights = load_file(tmp_path / "model.safetensors") | {"model.encoder.embed_positions.weight": positions}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    import_marian.read(tmp_path)
+    positions[3, 5] += 0.1
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(FolderError, match="a table of positions that are not sinusoidal"):
+        import_marian.read(tmp_path)
+
+
+def test_language_codes_are_split_off_as_marian_tokenizer_does(tmp_path):
+    save_marian(tmp_path, languages=LANGUAGES)
+    (model, mappings), theirs = import_marian.read(tmp_path), marian_tokenizer(tmp_path)
+    for text in (
+        ">>fra<",
+        ">>fra",
+        ">>fra<<",
+        ">>fra<<a",
+        " >>fra<< a",
+        ">>fra<< >>deu<< a",
+        "a >>fra<<",
+        "<<",
+    ):
+        ids = mappings["source"].theirs(model.source_tokenizer.encode(text))
+        assert [*ids, 0] == theirs(text).input_ids, text
+    assert add_target([">>fra<<Hello", ">>fra<< Hello"], model) == [">>fra<< Hello"] * 2
+
+
+def test_names_of_the_special_tokens_are_those_of_the_folder(tmp_path):
+    save_marian(tmp_path)
+    path = tmp_path / "vocab.json"
+    text = path.read_text(encoding="utf-8").replace('"</s>"', '"<end>"').replace('"<unk>"', '"[UNK]"')
+    path.write_text(text, encoding="utf-8")
+    edit(
+        tmp_path / "tokenizer_config.json",
+        eos_token={"__type": "AddedToken", "content": "<end>"},
+        unk_token="[UNK]",
+    )
+    (model, mappings), theirs = import_marian.read(tmp_path), marian_tokenizer(tmp_path)
+    ids = [*model.source_tokenizer.encode("日 Tom"), EOS]
+    assert mappings["source"].theirs(ids) == theirs("日 Tom").input_ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sp_model_kwargs": {"enable_sampling": True}}, "has sp_model_kwargs {'enable_sampling': True}"),
+        ({"added_tokens_decoder": {"9": {"content": "Tom", "special": False}}}, "additional token 'Tom'"),
+        ({"separate_vocabs": False}, r"vocab.json has only \d+ of the 397 pieces of target.spm"),
+    ],
+)
+def test_tokenizer_options_that_regard_does_not_have_are_refused(tmp_path, changes, reason):
+    save_marian(tmp_path, separate=True)
+    edit(tmp_path / "tokenizer_config.json", **changes)
+    with pytest.raises(FolderError, match=reason):
+        import_marian.read(tmp_path)
+
+
+def test_two_pieces_with_one_id_are_refused(tmp_path):
+    save_marian(tmp_path)
+    edit(tmp_path / "vocab.json", **{"▁is": 9, "▁a": 9})
+    with pytest.raises(FolderError, match="vocab.json gives both .* the id 9"):
+        import_marian.read(tmp_path)
 
 
 def test_incomplete_or_mixed_folders_are_refused(tmp_path):

@@ -43,6 +43,10 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
         assert mapping.theirs(ids) == their_tokenizer(text).input_ids, text
         # regard strips a leading space.
         assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
+    their_tokenizer.add_tokens(["Tom"])
+    their_tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(FolderError, match="has the additional token 'Tom'"):
+        import_gpt2.read(tmp_path)
     tokens = torch.tensor([[BOS, 7, 90, 44]])
     with torch.inference_mode():
         result = theirs(input_ids=torch.tensor([mapping.theirs(tokens[0].tolist())])).logits
@@ -51,11 +55,17 @@ def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
         )
 
 
-def test_an_exported_model_is_imported_unchanged(tmp_path):
+def test_an_exported_model_is_imported_unchanged_also_through_links(tmp_path):
+    """The hub's cache has links, in a folder named for a commit."""
     model = make(LAYER, LAYER)
     export_model(model, tmp_path / "exported", HuggingFace())
-    import_model(tmp_path / "exported", tmp_path / "imported")
+    cache = tmp_path / "models--me--en-de" / "snapshots" / "0a1b"
+    cache.mkdir(parents=True)
+    for path in (tmp_path / "exported").iterdir():
+        (cache / path.name).symlink_to(path)
+    import_model(cache, tmp_path / "imported")
     imported = load(tmp_path / "imported")
+    assert imported.card["name"] == "en-de"
     assert imported.source_tokenizer == model.source_tokenizer
     parameters = dict(imported.named_parameters())
     assert all(torch.equal(parameters[name], p) for name, p in model.named_parameters())

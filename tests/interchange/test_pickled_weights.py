@@ -30,6 +30,13 @@ def test_tied_tensors_are_stored_and_the_folder_is_unchanged(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
+def test_several_pickles_are_read_together(tmp_path):
+    for i in (1, 2):
+        torch.save({f"x{i}": torch.ones(i)}, tmp_path / f"pytorch_model-0000{i}-of-00002.bin")
+    with with_safetensors(tmp_path) as folder:
+        assert sorted(load_file(folder / "model.safetensors")) == ["x1", "x2"]
+
+
 @pytest.mark.slow
 def test_a_marian_folder_with_a_pickle_is_imported_like_one_with_safetensors(tmp_path):
     (tmp_path / "safe").mkdir()

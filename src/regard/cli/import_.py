@@ -28,6 +28,7 @@ def command(
     """
     from regard.interchange.export.compare import UnequalError
     from regard.interchange.import_model import import_model
+    from regard.models.folder import read_json
 
     try:
         comparison = import_model(source, output, overwrite=overwrite)
@@ -35,4 +36,7 @@ def command(
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(str(comparison))
+    if ignored := read_json(output / "card.json").get("generation"):
+        options = ", ".join(f"{key} {value}" for key, value in ignored.items())
+        typer.echo(f"generation options of the folder that regard does not apply: {options}")
     typer.echo(f"the model is in {output}; use it with `--model {output}` in translate, generate or embed")

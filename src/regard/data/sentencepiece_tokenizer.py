@@ -62,9 +62,9 @@ class SentencePieceTokenizer(Tokenizer):
         return self._json["sentencepiece"]
 
     def _split_language(self, text: str) -> tuple[list[int], str]:
-        end = text.find("<<") + 2
-        if text.startswith(">>") and text[2 : end - 2] in self._language_ids:
-            return [self._language_ids[text[2 : end - 2]]], text[end:]
+        code, separator, rest = text.removeprefix(">>").partition("<<")
+        if text.startswith(">>") and separator and code in self._language_ids:
+            return [self._language_ids[code]], rest
         return [], text
 
     def encode(self, text: str) -> list[int]:

@@ -12,10 +12,12 @@ from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 from regard.errors import FolderError
 from regard.interchange.export.compare import RuntimeComparison, require_equal
 from regard.interchange.export.gpt2 import ACTIVATIONS, Gpt2Runner
+from regard.interchange.generation_settings import GenerationSettings
 from regard.interchange.importer import IMPORTERS
 from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
-from regard.models.autoregressive import AutoregressiveOptions
+from regard.interchange.transformers_model import load_transformers
 from regard.models.build import build
+from regard.models.config import complete
 
 NEVER = -1e9  # bias of the tokens that GPT-2 does not have
 EPSILON = 1e-5
@@ -27,7 +29,8 @@ def import_gpt2(folder: Path) -> tuple[Any, RuntimeComparison]:
     model, mapping = read(folder)
     end = mapping.ids[EOS]
     assert end is not None
-    runner = MappedRunner(Gpt2Runner(folder, end=end), mapping, mapping)
+    suppressed = _suppressed(GenerationSettings.read(folder, {}), mapping)
+    runner = MappedRunner(Gpt2Runner(folder, end=end, suppressed=suppressed), mapping, mapping)
     return model, require_equal(model, runner, "regard")
 
 
@@ -35,19 +38,26 @@ def read(folder: Path) -> tuple[Any, TokenMapping]:
     """Return the model, with config and tokenizers, and the mapping of its vocabulary."""
     from transformers import GPT2LMHeadModel
 
-    theirs: Any = GPT2LMHeadModel.from_pretrained(
-        str(folder), dtype=torch.float32, use_safetensors=True
-    ).eval()
+    theirs, options = load_transformers(GPT2LMHeadModel, folder), GenerationSettings.read(folder, {})
     tokenizer, mapping = _tokenizer(folder, theirs.config)
-    config = _config(theirs.config)
+    config = _config(folder, theirs.config)
     model: Any = build(config, None, len(mapping.ids))
     with torch.no_grad():
         _copy_weights(model, theirs, mapping)
+        never = [ours for ours, i in enumerate(mapping.ids) if i in _suppressed(options, mapping)]
+        model.output.projection.bias[never] = NEVER
     model.config, model.source_tokenizer, model.target_tokenizer = config, tokenizer, tokenizer
+    model.card = options.card()
     return model.eval(), mapping
 
 
-def _config(theirs: Any) -> dict[str, Any]:
+def _suppressed(options: GenerationSettings, mapping: TokenMapping) -> list[int]:
+    """Return GPT-2's ids of the tokens that are never generated."""
+    known = [i for i in mapping.ids if i is not None]
+    return sorted(options.excluded(max(known) + 1) - {mapping.ids[EOS]})
+
+
+def _config(folder: Path, theirs: Any) -> dict[str, Any]:
     """Return the `model:` block for a GPT2Config."""
     for key, value in (
         ("scale_attn_weights", True),
@@ -92,7 +102,7 @@ def _config(theirs: Any) -> dict[str, Any]:
         "dropout": float(theirs.resid_pdrop),
         "decoder": decoder,
     }
-    return AutoregressiveOptions.model_validate(given).model_dump()
+    return complete(folder / "config.json", "language-model", given)
 
 
 def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, TokenMapping]:
@@ -102,14 +112,24 @@ def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, TokenMapping]:
         return own, TokenMapping(list(range(config.vocab_size)))
     from transformers import AutoTokenizer
 
+    present = {path.name for path in folder.iterdir()}
     try:
+        if not ("tokenizer.json" in present or {"vocab.json", "merges.txt"} <= present):
+            raise FileNotFoundError
         definition = json.loads(AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError):
         raise FolderError(
-            f"{folder} has no tokenizer that transformers can load; copy vocab.json and merges.txt to it"
+            f"{folder} has no tokenizer that transformers can load; copy tokenizer.json, or vocab.json and "
+            "merges.txt, to it"
         ) from None
     if definition["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(definition["pre_tokenizer"]):
         raise FolderError(f"the tokenizer of {folder} is not GPT-2's byte-level BPE; only that is imported")
+    added = [token["content"] for token in definition["added_tokens"] if not token.get("special")]
+    if added:
+        raise FolderError(
+            f"the tokenizer of {folder} has the additional token {min(added)!r} (added_tokens), which regard "
+            "does not support; import another model"
+        )
     end = config.eos_token_id if isinstance(config.eos_token_id, int) else None
     names = {i: token for token, i in definition["model"]["vocab"].items()}
     names |= {token["id"]: token["content"] for token in definition["added_tokens"]}

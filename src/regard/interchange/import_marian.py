@@ -10,21 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.attention.position import Sinusoidal
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import FolderError
 from regard.interchange.export.compare import RuntimeComparison, require_equal
 from regard.interchange.export.marian import MarianRunner
 from regard.interchange.export.marian_layout import ACTIVATIONS, channel_order, reorder, weight_names
+from regard.interchange.generation_settings import GenerationSettings
 from regard.interchange.importer import IMPORTERS
 from regard.interchange.marian_tokenizers import read_tokenizers
 from regard.interchange.token_mapping import MappedRunner, TokenMapping
-from regard.models.autoregressive import AutoregressiveOptions
+from regard.interchange.transformers_model import load_transformers
 from regard.models.build import build
+from regard.models.config import complete
 from regard.models.folder import read_json
 
 NEVER = -1e9  # bias of tokens that are never generated
+POSITIONS = 1024  # of the comparison, at least
+MAX_POSITION_ERROR = 1e-4  # of a value of a stored table
 # Options of old configurations that transformers ignores, with the value that it computes.
 FIXED = {
     "normalize_before": False,
@@ -38,30 +43,37 @@ FIXED = {
 def import_marian(folder: Path) -> tuple[Any, RuntimeComparison]:
     """Return the translator and how its outputs compare with those of transformers."""
     model, mappings = read(folder)
-    runner = _runner(folder, MarianGeneration.read(folder), mappings)
-    return model, require_equal(model, runner, "regard")
+    special = SpecialTokens.read(folder, len(mappings["target"].ids))
+    runner = MarianRunner(folder, start=special.start, end=special.end, suppressed=special.suppressed)
+    _extend_positions(runner.model)
+    mapped = MappedRunner(runner, mappings["source"], mappings["target"])
+    return model, require_equal(model, mapped, "regard")
 
 
 def read(folder: Path) -> tuple[Any, dict[str, TokenMapping]]:
     """Return the model, with config and tokenizers, and the mappings of its source and target vocabulary."""
+    from transformers import MarianMTModel
+
     _check_fixed(folder / "config.json")
-    theirs, generation = _load(folder), MarianGeneration.read(folder)
+    theirs = load_transformers(MarianMTModel, folder)
+    _check_positions(folder, theirs)
     rows = {
         side: len(getattr(theirs.model, part).embed_tokens.weight)
         for side, part in (("source", "encoder"), ("target", "decoder"))
     }
+    special = SpecialTokens.read(folder, rows["target"])
     tokenizers, mappings = read_tokenizers(
-        folder, rows, start=generation.start, end=generation.end, pad=generation.pad
+        folder, rows, start=special.start, end=special.end, pad=special.pad
     )
     config = _config(folder, theirs, _tie(theirs, mappings))
     model: Any = build(config, len(tokenizers["source"]), len(tokenizers["target"]))
     with torch.no_grad():
         _copy_weights(model, config, theirs, mappings)
-        _suppress(model.output.projection.bias, generation, mappings["target"])
+        _suppress(model.output.projection.bias, special, mappings["target"])
     model.config = config
     model.source_tokenizer, model.target_tokenizer = tokenizers["source"], tokenizers["target"]
     languages = {} if tokenizers["source"].languages else {"languages": _languages(folder)}
-    model.card = {"beam": generation.beam, **languages}
+    model.card = special.options.card() | languages
     return model.eval(), mappings
 
 
@@ -83,77 +95,63 @@ def _check_fixed(path: Path) -> None:
             )
 
 
-def _load(folder: Path) -> Any:
-    """Return the model in transformers; weights that do not fit config.json raise FolderError."""
-    from transformers import MarianMTModel
-
-    try:
-        loaded: Any = MarianMTModel.from_pretrained(
-            str(folder), dtype=torch.float32, use_safetensors=True, output_loading_info=True
-        )
-    except Exception as error:  # of many types
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _check_positions(folder: Path, theirs: Any) -> None:
+    """Raise FolderError if the folder has a table of positions that are not sinusoidal."""
+    if theirs.config.d_model % 2:
         raise FolderError(
-            f"transformers cannot load {folder} as a MarianMT ({reason}); copy the folder again"
-        ) from None
-    theirs, report = loaded
-    additional = [name for name in report["unexpected_keys"] if ".layers." in name or "norm" in name]
-    for problem, names in (("lack", report["missing_keys"]), ("have an additional", additional)):
-        if names:
+            f"{folder / 'config.json'} has d_model {theirs.config.d_model}, and regard's sinusoidal "
+            "positions need an even one; import another model"
+        )
+    for part in (theirs.model.encoder, theirs.model.decoder):
+        table = part.embed_positions.weight
+        if not (table - _sinusoids(*table.shape)).abs().max() < MAX_POSITION_ERROR:
             raise FolderError(
-                f"the weights in {folder} {problem} {min(names)}, so they do not belong to its config.json; "
-                "copy the folder again"
+                f"the weights in {folder} have a table of positions that are not sinusoidal, and regard "
+                "imports sinusoidal positions; import another model"
             )
-    return theirs.eval()
+
+
+def _extend_positions(theirs: Any) -> None:
+    """Add positions after the last one: regard has no last position, and transformers fails behind it."""
+    for part in (theirs.model.encoder, theirs.model.decoder):
+        table = part.embed_positions.weight
+        if len(table) < POSITIONS:
+            longer = torch.cat([table, _sinusoids(POSITIONS, table.shape[1])[len(table) :]])
+            part.embed_positions.weight = nn.Parameter(longer, requires_grad=False)
+
+
+def _sinusoids(positions: int, dim: int) -> Tensor:
+    """Return the sinusoidal positions with MarianMT's order of channels."""
+    return Sinusoidal(dim).table(positions)[:, channel_order(dim)]
 
 
 @dataclass(frozen=True)
-class MarianGeneration:
-    """How a MarianMT is used: its special tokens and the options of its generation."""
+class SpecialTokens:
+    """The special tokens of a MarianMT, the tokens that it never generates, and its generation options."""
 
     start: int
     end: int
-    pad: int
-    suppressed: list[int]  # never generated
-    beam: int
+    pad: int | None
+    suppressed: list[int]
+    options: GenerationSettings
 
     @classmethod
-    def read(cls, folder: Path) -> MarianGeneration:
-        """From generation_config.json or, in old folders, config.json."""
+    def read(cls, folder: Path, rows: int) -> SpecialTokens:
+        """Read the special tokens of a folder whose decoder has this many rows of embeddings."""
         from transformers import MarianConfig
 
-        path, defaults = folder / "generation_config.json", MarianConfig()
-        options: dict[str, Any] = {
-            key: getattr(defaults, key) for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
-        }
-        options |= read_json(folder / "config.json") | (read_json(path) if path.is_file() else {})
-        if options.get("forced_bos_token_id") is not None:
+        defaults, keys = MarianConfig(), ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+        options = GenerationSettings.read(folder, {key: getattr(defaults, key) for key in keys})
+        if options.values.get("forced_bos_token_id") is not None:
             raise FolderError(
                 f"{folder} has forced_bos_token_id in its generation options, which regard does not support; "
                 "import another model"
             )
-        words = [*(options.get("bad_words_ids") or []), *([i] for i in options.get("suppress_tokens") or [])]
-        if any(len(word) != 1 for word in words):
-            raise FolderError(
-                f"{folder} excludes a sequence of tokens from its output (bad_words_ids), and regard can "
-                "exclude single tokens; import another model"
-            )
-        ends = options["eos_token_id"]
-        if isinstance(ends, list) and len(ends) != 1:
-            raise FolderError(
-                f"{folder} has the end tokens {ends} (eos_token_id), and regard has one; import another model"
-            )
-        end = ends[0] if isinstance(ends, list) else ends
-        start, pad = options["decoder_start_token_id"], options["pad_token_id"]
-        suppressed = {pad, start, *(word[0] for word in words)} - {end}
-        return cls(start, end, pad, sorted(suppressed), options.get("num_beams") or 1)
-
-
-def _runner(folder: Path, generation: MarianGeneration, mappings: dict[str, TokenMapping]) -> MappedRunner:
-    runner = MarianRunner(
-        folder, start=generation.start, end=generation.end, suppressed=generation.suppressed
-    )
-    return MappedRunner(runner, mappings["source"], mappings["target"])
+        start, end = options.token("decoder_start_token_id", rows), options.token("eos_token_id", rows)
+        has_pad = options.values.get("pad_token_id") not in (None, -1)
+        pad = options.token("pad_token_id", rows) if has_pad else None
+        suppressed = options.excluded(rows) | ({pad} if pad is not None else set())
+        return cls(start, end, pad, sorted(suppressed - {end}), options)
 
 
 def _tie(theirs: Any, mappings: dict[str, TokenMapping]) -> str:
@@ -176,11 +174,6 @@ def _config(folder: Path, theirs: Any, tie: str) -> dict[str, Any]:
             f"{folder / 'config.json'} has activation_function {config.activation_function!r}, and regard "
             f"supports {', '.join(sorted(activation))}; import another model"
         )
-    if config.d_model % 2:
-        raise FolderError(
-            f"{folder / 'config.json'} has d_model {config.d_model}, and regard's sinusoidal positions need "
-            "an even one; import another model"
-        )
     sides = {
         side: {
             "kind": "transformer",
@@ -201,7 +194,7 @@ def _config(folder: Path, theirs: Any, tie: str) -> dict[str, Any]:
         "dropout": float(config.dropout),
         **sides,
     }
-    return AutoregressiveOptions.model_validate(given).model_dump()
+    return complete(folder / "config.json", "translator", given)
 
 
 def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dict[str, TokenMapping]) -> None:
@@ -220,7 +213,7 @@ def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dic
     model.output.projection.bias.copy_(mappings["target"].take(theirs.final_logits_bias[0]))
 
 
-def _suppress(bias: Tensor, generation: MarianGeneration, mapping: TokenMapping) -> None:
+def _suppress(bias: Tensor, special: SpecialTokens, mapping: TokenMapping) -> None:
     """Give a bias of NEVER to the tokens that are never generated."""
-    never = [ours for ours, i in enumerate(mapping.ids) if i in generation.suppressed]
+    never = [ours for ours, i in enumerate(mapping.ids) if i in special.suppressed]
     bias[[PAD, BOS, *never]] = NEVER

@@ -36,7 +36,7 @@ def import_model(
     check_free(folder, overwrite)
     with quiet_transformers(), with_safetensors(source) as readable:
         model, comparison = IMPORTERS[kind](readable)
-    card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
+    card = {"name": _name(source.resolve()), "imported_from": f"Hugging Face {kind}"}
     card |= getattr(model, "card", None) or {}
     write_folder(
         folder,
@@ -45,6 +45,12 @@ def import_model(
         ),
     )
     return comparison
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a folder; in the hub's cache (models--OWNER--NAME/snapshots/…), NAME."""
+    owner = folder.parent.parent.name
+    return owner.rpartition("--")[2] if owner.startswith("models--") else folder.name
 
 
 def _model_type(source: Path) -> str:

@@ -13,27 +13,27 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from regard.errors import FolderError
+from regard.errors import FolderError, RegardError
 
 SAFE = ("model.safetensors", "model.safetensors.index.json")
 
 
 @contextmanager
 def with_safetensors(folder: Path) -> Iterator[Path]:
-    """Yield the folder itself; for one with pytorch_model.bin, a temporary copy with model.safetensors.
+    """Yield the folder itself; for one with pytorch_model*.bin, a temporary copy with model.safetensors.
 
     It is read by torch's weights-only unpickler, which creates tensors and plain containers only.
     """
     if any((folder / name).is_file() for name in SAFE):
         yield folder
         return
-    pickled = folder / "pytorch_model.bin"
-    if not pickled.is_file():
+    pickled = sorted(folder.glob("pytorch_model*.bin"))  # several: each has some of the weights
+    if not pickled:
         raise FolderError(
             f"{folder} has no model.safetensors and no pytorch_model.bin; the folder is incomplete, so copy "
             "it again"
         )
-    weights = _read(pickled)
+    weights = {name: x for path in pickled for name, x in _read(path).items()}
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / folder.resolve().name
         shutil.copytree(
@@ -45,8 +45,8 @@ def with_safetensors(folder: Path) -> Iterator[Path]:
         )
         try:
             yield copy
-        except FolderError as error:
-            raise FolderError(str(error).replace(str(copy), str(folder))) from None
+        except RegardError as error:
+            raise type(error)(str(error).replace(str(copy), str(folder))) from None
 
 
 def _read(path: Path) -> dict[str, Tensor]:

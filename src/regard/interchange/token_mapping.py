@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from regard.data.tokenizer import BOS, Tokenizer
-from regard.errors import DataError
+from regard.errors import DataError, FolderError
 from regard.interchange.export.compare import Runner
+from regard.interchange.transformers_model import reason
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,31 @@ class TokenMapping:
 
 
 class MappedRunner:
-    """A model in another runtime, addressed by our token ids."""
+    """A model of transformers, addressed by our token ids. FolderError if it fails."""
 
     def __init__(self, runner: Runner, source: TokenMapping, target: TokenMapping) -> None:
         self.runner, self.source, self.target = runner, source, target
         self.ours = {i: ours for ours, i in enumerate(target.ids) if i is not None and ours != BOS}
 
     def generate(self, prompt: list[int], limit: int) -> list[int]:
-        return [self.ours[token] for token in self.runner.generate(self.source.theirs(prompt), limit)]
+        with _failures_named():
+            tokens = self.runner.generate(self.source.theirs(prompt), limit)
+        return [self.ours[token] for token in tokens]
 
     def log_probs(self, prompt: list[int], tokens: list[int]) -> list[float]:
-        return self.runner.log_probs(self.source.theirs(prompt), self.target.theirs(tokens))
+        with _failures_named():
+            return self.runner.log_probs(self.source.theirs(prompt), self.target.theirs(tokens))
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of many types
+        raise FolderError(
+            f"transformers cannot run the model that is imported ({reason(error)}), so its outputs cannot be "
+            "compared; correct its config.json, or import another model"
+        ) from None
 
 
 def exported_tokenizer(folder: Path, name: str = "tokenizer.json") -> Tokenizer | None:

@@ -18,6 +18,7 @@ from regard.errors import OptionError
 
 PIVOT = "en"  # the default target of a text in another language
 _CODE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
+_CODE_AND_TEXT = re.compile(r">>([^<>\s]+)<<(\S.*)", re.DOTALL)
 _warned: set[tuple[str, str | None]] = set()  # languages and targets of texts that a warning was printed for
 
 
@@ -95,6 +96,9 @@ def add_target(
     common = guess_language_of(texts) if to is None else None
 
     def tagged(text: str) -> str:
+        joined = _CODE_AND_TEXT.match(text)  # MarianTokenizer needs no space after the code
+        if joined and joined[1] in codes:
+            text = f">>{joined[1]}<< {joined[2]}"
         code, _ = split_language(text, codes)
         if code is not None and to not in (None, code):
             raise OptionError(f"a text begins with >>{code}<<, and to is {to!r}; leave out one of them")

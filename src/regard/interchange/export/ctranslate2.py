@@ -38,7 +38,7 @@ folder = sys.argv[1]
 source, target = (Tokenizer.from_file(f"{folder}/{name}") for name in (SOURCE_FILE, TARGET_FILE))
 model = ctranslate2.Translator(folder)
 tokens = [source.encode(line.rstrip("\\n"), add_special_tokens=False).tokens for line in sys.stdin]
-for result in model.translate_batch(tokens, beam_size=4):
+for result in model.translate_batch(tokens, beam_size=4, min_decoding_length=0):
     ids = [target.token_to_id(token) for token in result.hypotheses[0]]
     print(target.decode(ids, skip_special_tokens=False))
 """
@@ -99,7 +99,10 @@ class TranslatorRunner:
 
     def generate(self, prompt: list[int], limit: int) -> list[int]:
         results = self.translator.translate_batch(
-            [self._source_tokens(prompt)], beam_size=1, max_decoding_length=limit
+            [self._source_tokens(prompt)],
+            beam_size=1,
+            min_decoding_length=0,  # a translation may be empty
+            max_decoding_length=limit,
         )
         return [self.ids[token] for token in results[0].hypotheses[0]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,16 +179,22 @@ def _positions(position: nn.Module, dim: int) -> Tensor:
 
 
 class Gpt2Runner:
-    """A GPT-2 in transformers."""
+    """A GPT-2 in transformers, which never generates the ids in `suppressed`, by default the folder's."""
 
-    def __init__(self, folder: Path, *, end: int = EOS) -> None:
-        from transformers import GPT2LMHeadModel
+    def __init__(self, folder: Path, *, end: int = EOS, suppressed: Sequence[int] | None = None) -> None:
+        from transformers import GenerationConfig, GPT2LMHeadModel
 
         self.model = GPT2LMHeadModel.from_pretrained(
             str(folder), dtype=torch.float32, use_safetensors=True
         ).eval()
         self.end = end
-        self.suppressed: list[int] = self.model.generation_config.suppress_tokens or []  # type: ignore[union-attr]
+        if suppressed is None:
+            suppressed = self.model.generation_config.suppress_tokens or []  # type: ignore[union-attr]
+        self.suppressed = list(suppressed)
+        # Greedy search, whatever the folder's own options are.
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=end, pad_token_id=end, suppress_tokens=self.suppressed or None
+        )
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], limit: int) -> list[int]:
@@ -196,8 +203,6 @@ class Gpt2Runner:
             input_ids=given,
             attention_mask=torch.ones_like(given),
             max_new_tokens=limit,
-            do_sample=False,
-            pad_token_id=self.end,
         )
         return [token for token in outputs[0, len(prompt) :].tolist() if token != self.end]
 

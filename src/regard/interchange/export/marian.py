@@ -122,12 +122,19 @@ class MarianRunner:
     def __init__(
         self, folder: Path, *, start: int = BOS, end: int = EOS, suppressed: Sequence[int] = ()
     ) -> None:
-        from transformers import MarianMTModel
+        from transformers import GenerationConfig, MarianMTModel
 
         self.model = MarianMTModel.from_pretrained(
             str(folder), dtype=torch.float32, use_safetensors=True
         ).eval()
         self.start, self.end, self.suppressed = start, end, list(suppressed)
+        # Greedy search, whatever the folder's own options are.
+        self.model.generation_config = GenerationConfig(
+            decoder_start_token_id=start,
+            eos_token_id=end,
+            pad_token_id=end,
+            suppress_tokens=self.suppressed or None,
+        )
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], limit: int) -> list[int]:
@@ -136,10 +143,6 @@ class MarianRunner:
             input_ids=given,
             attention_mask=torch.ones_like(given),
             max_new_tokens=limit,
-            do_sample=False,
-            num_beams=1,
-            suppress_tokens=self.suppressed or None,
-            forced_eos_token_id=None,
         )
         return [token for token in outputs[0, 1:].tolist() if token != self.end]
 
