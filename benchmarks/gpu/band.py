@@ -1,13 +1,14 @@
 """Windows, ALiBi and padded batches on a GPU: our Triton kernel beside Flex and SDPA, forward and backward.
 
 python -m benchmarks.gpu.band            # the table
-python -m benchmarks.gpu.band --tune     # block sizes, for each pass
+python -m benchmarks.gpu.band --tune     # block sizes of each pass; --tiny: on a CPU, times mean nothing
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ from regard.attention.call import make_call
 from regard.attention.kernels import triton
 from regard.attention.kernels import triton_launch as ours
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TINY = (1, 2, 40, 16)
 CASES = {
     "window 128 + 128, T=8192": ((4, 16, 8192, 128), lambda s: {"mask": Window(128, 128)}),
     "window 256 + 0, T=8192": ((4, 16, 8192, 128), lambda s: {"mask": Window(256, 0)}),
@@ -37,7 +40,7 @@ CASES = {
 
 def lengths(shape: tuple[int, ...]) -> Tensor:
     """Lengths of the sequences of a batch, from half to full."""
-    return torch.linspace(shape[2] // 2, shape[2], shape[0], device="cuda").long()
+    return torch.linspace(shape[2] // 2, shape[2], shape[0], device=DEVICE).long()
 
 
 def milliseconds(function: Callable[[], object], seconds: float = 0.1) -> float:
@@ -86,12 +89,12 @@ def kernel_time(function: Callable[[], object]) -> float:
 def random_inputs(shape: tuple[int, ...]) -> list[Tensor]:
     """Queries, keys and values in bfloat16, with gradients."""
     torch.manual_seed(0)
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    return [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 
 
 def allowed_pairs(options: dict, shape: tuple[int, ...]) -> int:
     """The number of pairs of query and key that the mask allows, over the batch and all heads."""
-    call = make_call(*(torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)), **options)
+    call = make_call(*(torch.empty(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(3)), **options)
     band = triton.band_of(call.mask, call)
     assert band is not None
     T = shape[2]
@@ -101,7 +104,7 @@ def allowed_pairs(options: dict, shape: tuple[int, ...]) -> int:
     return int((stop - (i + band.low).clamp(0, T)[None]).clamp(min=0).sum()) * shape[1]
 
 
-def print_table(kernels: list[str]) -> None:
+def print_table(kernels: list[str], names: list[str]) -> None:
     """Time and error of each kernel on each case; a kernel that cannot run a case gets its error message."""
     print(machine.stamp(torch.cuda.get_device_name()))
     print(
@@ -109,7 +112,8 @@ def print_table(kernels: list[str]) -> None:
         "| largest error |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for name, (shape, options_of) in CASES.items():
+    for name in names:
+        shape, options_of = CASES[name]
         q, k, v = random_inputs(shape)
         options, flops = options_of(shape), allowed_pairs(options_of(shape), shape) * 4 * shape[-1]
         one_sequence, one_options = [x[:1].detach() for x in (q, k, v)], options_of((1, *shape[1:]))
@@ -135,10 +139,11 @@ def print_table(kernels: list[str]) -> None:
             )
 
 
-def tune(names: list[str], seconds: float) -> None:
+def tune(names: list[str], seconds: float, *, tiny: bool = False) -> None:
     """Time every block size of each pass."""
     for name in names:
         shape, options_of = CASES[name]
+        shape = TINY if tiny else shape
         q, k, v = (x.detach() for x in random_inputs(shape))
         call = make_call(q, k, v, **options_of(shape))
         band, slopes, scale = (
@@ -188,7 +193,7 @@ BLOCKS = {  # queries, keys, warps, stages, and where they are limited, register
 }
 
 
-if __name__ == "__main__":
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -202,9 +207,17 @@ if __name__ == "__main__":
     parser.add_argument(
         "--cases", default="", metavar="SUBSTRING", help="only cases whose name contains this"
     )
-    args = parser.parse_args()
-    CASES = {n: x for n, x in CASES.items() if args.cases in n}
+    parser.add_argument("--tiny", action="store_true", help="with --tune: small shapes in the interpreter")
+    args = parser.parse_args(argv)
+    if args.tiny:
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when the kernels are imported
+    names = [name for name in CASES if args.cases in name]
     if args.tune:
-        tune(list(CASES), args.seconds)
+        tune(names, args.seconds, tiny=args.tiny)
     else:
-        print_table(args.kernels.split(","))
+        print_table(args.kernels.split(","), names)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

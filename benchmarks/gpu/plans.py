@@ -60,7 +60,8 @@ TINY_BAHDANAU = " ".join(("training.device=cpu", *TINY_TRAINING))
 MEASUREMENTS = (
     Step("additive", "python -m benchmarks.gpu.additive --out {out}", 40),
     Step("cache", "python -m benchmarks.gpu.cache --only attend", 40),
-    Step("embed", "python -m benchmarks.gpu.embed --sets europarl", 60),
+    Step("entmax", "python -m benchmarks.gpu.entmax", 40),
+    Step("tune", 'python -m benchmarks.gpu.band --tune --seconds 8 --cases "ALiBi causal, T=8192"', 30),
     Step("bahdanau", f"{BAHDANAU}bahdanau", 20, minutes=0.5, tiny=TINY_BAHDANAU),
     Step(
         "bahdanau-graph", f"{BAHDANAU}bahdanau-graph training.graph=true", 20, minutes=0.5, tiny=TINY_BAHDANAU
@@ -115,8 +116,6 @@ PLANS = {
             Call(
                 (
                     WHEELS,
-                    "build/embed/minilm",
-                    "build/embed/europarl.txt.xz",
                     "build/data/europarl-en-de",
                     "build/data/wmt-newstest",
                     "build/data/multi30k",
@@ -137,6 +136,7 @@ PLANS = {
     ),
     "student": Plan(
         (
+            Step("embed", "python -m benchmarks.gpu.embed --sets europarl", 60),
             Step("curve-prepare", f"{CURVE} prepare --jobs 6", 150, tiny=TINY_CURVE),
             Step(
                 "curve", f"{CURVE} train --jobs 6 --minutes 6 --out {{out}}/curve.json", 150, 6.0,
@@ -146,7 +146,7 @@ PLANS = {
             translator("finish", 25),
         ),
         (
-            Call((WHEELS, "build/translator/data")),
+            Call((WHEELS, "build/translator/data", "build/embed/minilm", "build/embed/europarl.txt.xz")),
             Call(("build/translator/models/distilled",), weights=("tatoeba-en-de-fr",)),
         ),
     ),

@@ -53,6 +53,17 @@ def test_the_data_is_the_models_corpus_another_corpus_or_files():
         data_section({})
 
 
+def test_a_model_whose_own_files_are_elsewhere_needs_data(tmp_path):
+    """As the bundled translators, whose cards name files of the training machine."""
+    with pytest.raises(DataError, match=r"validated on gone\.tsv, which is not here; give .* --data"):
+        data_section({"recipe": {"data": {"validation": ["gone.tsv"]}}})
+    here = tmp_path / "here.tsv"
+    here.write_text("a\tb\n")
+    for names in ([str(here)], ["broad-twitter:validation"], [[str(here), str(here)]]):
+        data = {"validation": names}
+        assert data_section({"recipe": {"data": data}}) == data
+
+
 def test_the_default_split_is_test_or_else_validation():
     assert default_split({"corpus": "multi30k"}) == "test"
     assert default_split({"corpus": "tiny-shakespeare"}) in ("test", "validation")

@@ -108,7 +108,7 @@ def test_a_batch_without_texts_has_zero_loss(smoothing, agreement):
     result = label_loss(scores, torch.zeros(0, dtype=torch.long), smoothing, agreement)
     assert (float(result.total.detach()), float(result.nll), result.tokens) == (0.0, 0.0, 0)
     result.total.backward()
-    assert scores.grad.shape == (0, 3)
+    assert scores.grad is not None and scores.grad.shape == (0, 3)
 
 
 def test_word_dropout_replaces_tokens_by_unk_in_training_only():

@@ -37,6 +37,13 @@ def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, An
     if not data:
         if not own:
             raise DataError("this model's card does not name its training data; give the data with --data")
+        held_out = _flat(own.get("test") or own.get("validation") or [])
+        for name in (str(name) for name in held_out):
+            if name.partition(":")[0] not in corpora.names() and not Path(name).expanduser().exists():
+                raise DataError(
+                    f"this model was validated on {name}, which is not here; give the data with --data: "
+                    "files, or a corpus of `regard data`"
+                )
         return own
     kept = {key: own[key] for key in ("source", "target", "scheme", "repair", "labels") if own.get(key)}
     if len(data) == 1 and data[0] in corpora.names():
