@@ -51,6 +51,7 @@ LICENSE = (
 RESULTS = Path("benchmarks/results/translator")
 DATA = Path("build/translator/data")
 BEAM = 4
+SPLIT_TOKENS = 16  # chosen on validation sets: docs/translating.md
 VIEW_PAIRS = 500  # validation pairs of each language by which the attention of alignments is chosen
 SETS = {  # names in tables
     "tatoeba": "Tatoeba test",
@@ -96,7 +97,7 @@ def install(source: Path, folder: Path, results: Path, logs: Path | None, data: 
     card = model.card | {
         "name": folder.name,
         "directions": list(DIRECTIONS),
-        "decoding": {"beam": BEAM},
+        "decoding": {"beam": BEAM, "split_tokens": SPLIT_TOKENS},
         "alignment": stored,
     }
     if '"/' in json.dumps(card):

@@ -45,7 +45,7 @@ def test_a_missing_corpus_lists_the_files_it_needs(run):
     assert code == 0, err
     assert "none of 3 was found" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
     code, out, err = run("wikitext-2", "--split", "test")
-    assert code == 2 and "there is no nowhere/wikitext-2" in err
+    assert code == 2 and "the corpus wikitext-2 is not in nowhere/wikitext-2; fetch it" in err
 
 
 def test_own_files_are_described(tmp_path, run):

@@ -53,6 +53,18 @@ def test_a_text_longer_than_those_of_the_training_is_reported_once(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_paragraph_for_a_model_of_single_sentences_is_reported_once(capsys):
+    model = translator()
+    model.card = {"decoding": {"split_tokens": 5}}
+    regard.translate("the cat sees the dog. the dog sees the cat", model)
+    assert "several" not in capsys.readouterr().err  # a lowercase letter begins no sentence
+    capital = "the cat sees the dog. 1 dog sees the cat."
+    regard.translate([capital, capital], model)
+    assert "several sentences and the model was trained on single ones" in capsys.readouterr().err
+    regard.translate(capital, model)
+    assert "several sentences" not in capsys.readouterr().err
+
+
 def test_the_pieces_of_a_long_line_get_no_line(run_regard, capfd):
     text = "I am tired. " * 30
     code, _, err = run_regard("translate", text, "--to", "de", "--beam", "1")

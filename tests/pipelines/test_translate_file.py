@@ -76,6 +76,22 @@ def test_long_lines_are_translated_sentence_by_sentence(folder):
     ]
 
 
+def test_a_model_of_single_sentences_splits_lines_of_several_sentences(folder):
+    """`split_tokens` of its card; a prefix is one of the whole line, and --no-split keeps all lines whole."""
+    two = "I like cats. Do you?"  # 20 tokens, and the model takes 40
+
+    def texts(line, **options):
+        job = make_job([folder], TranslateOptions(output="-", **options))
+        job.model.card = job.model.card | {"decoding": {"split_tokens": 10}}
+        return [str(t) for t in job.translate(chunk(line))[0].translations]
+
+    assert texts(two) == [str(t) for t in plain(folder, ["I like cats.", "Do you?"])]
+    assert texts("Tom is here and there.") == [str(plain(folder, ["Tom is here and there."])[0])]
+    whole = [str(plain(folder, [two])[0])]
+    assert texts(two, split=False) == whole
+    assert len(texts(two, constraints=Constraints(prefix="a"))) == 1
+
+
 def test_alignments_of_a_split_line_count_over_its_pieces(folder):
     sentences = ["Tom is here and there.", "I like cats.", "Do you?"]
     settings = TranslateOptions(output="-", align=True)

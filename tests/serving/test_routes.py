@@ -333,6 +333,17 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     assert short == as_json(parts[0])
 
 
+def test_a_text_of_several_sentences_is_split_for_a_model_of_single_ones(model, monkeypatch):
+    card = {"decoding": {"split_tokens": 2}, "recipe": {"data": {"max_length": 90}}}
+    monkeypatch.setattr(model, "card", card, raising=False)
+    text = "ein Hund. Wolken!"
+    with running(GenerationService(model, "small", workers=1)) as client:
+        (split,) = client.post("/translate", {"text": text})[1]["translations"]
+        (whole,) = client.post("/translate", {"text": text, "prefix": "a"})[1]["translations"]
+    assert split["parts"] == 2 and "parts" not in whole
+    assert split["text"] == " ".join(map(str, translate(["ein Hund.", "Wolken!"], model)))
+
+
 def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
     service = BlockedService(model, "small", RequestLimits(seconds=1.0), workers=1)
     with running(service) as client:

@@ -60,7 +60,7 @@ def command(
 
         regard classify "a film to remember" --model runs/sst2
 
-        regard classify "a film to remember" --model runs/sst2 --with runs/sst2-cnn   # an ensemble
+        regard classify "a film" --model runs/sst2 --with runs/sst2-cnn
 
         regard classify "a film to remember" --attention
 

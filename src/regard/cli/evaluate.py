@@ -124,7 +124,7 @@ def command(
 
         regard evaluate runs/small --against runs/other    # significance
 
-        regard evaluate runs/sst2 --with runs/sst2-cnn    # an ensemble of classifiers
+        regard evaluate runs/sst2 --with runs/sst2-cnn    # an ensemble
     """
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate

@@ -100,7 +100,7 @@ class EngineOptions(shared.JobOptions):
         bool,
         option(
             "--no-split",
-            help="Do not split lines that are longer than the training sentences.",
+            help="Do not split long lines, nor lines of several sentences.",
             rich_help_panel=JOB,
         ),
     ] = False

@@ -59,6 +59,10 @@ class Constraints:
         arguments.integer("no_repeat", self.no_repeat, 0)
         arguments.integer("min_length", self.min_length, 0)
 
+    def are_of_text(self) -> bool:
+        """Whether there is a prefix or a required phrase: a text has them once, not each of its sentences."""
+        return bool(self.prefix or self.required)
+
     def prefixes(self, count: int) -> list[str]:
         """Return the prefix of each of `count` texts."""
         return (

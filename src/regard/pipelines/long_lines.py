@@ -1,5 +1,5 @@
-"""Long lines: split what is longer than a model's training sentences, and join the translations of the
-pieces.
+"""Long lines: split what is longer than a model's training sentences, or has several sentences for a model
+of single ones, and join the translations of the pieces.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from regard.decoding.strategy import Hypothesis
 from regard.models.encoder import max_positions
 from regard.models.target_language import target_languages
 from regard.models.translator import Translator
-from regard.pipelines.sentence_split import Piece, join, pieces
-from regard.pipelines.text_warnings import trained_length
+from regard.pipelines.sentence_split import Piece, join, pieces, sentences
+from regard.pipelines.text_warnings import split_tokens, trained_length
 from regard.pipelines.translate import Translation
 
 
 class LongLineSplitter:
     """Split texts of more than `limit` tokens into pieces; without a limit each text is one piece.
 
-    The language token at the start of a text is repeated in each piece.
+    With `by_sentence` and a model of single sentences, a text of several sentences is split above
+    `split_tokens`. The language token at the start of a text is repeated in each piece.
     """
 
     def __init__(self, model: Translator, limit: int | None) -> None:
@@ -29,19 +30,20 @@ class LongLineSplitter:
         if self._languages and limit is not None:
             self.limit = max(1, limit - 1)  # one is for the language token
 
-    def __call__(self, texts: Sequence[str]) -> list[list[Piece]]:
+    def __call__(self, texts: Sequence[str], *, by_sentence: bool = True) -> list[list[Piece]]:
         """Return the pieces of each text; none for a blank text."""
         limit = self.limit
         result = [[Piece(text, "", True)] if text.strip() else [] for text in texts]
         if limit is None:
             return result
+        most = min(limit, (by_sentence and split_tokens(self.model)) or limit)
         # A token has at least one byte, so most texts need not be counted.
         long = [
-            i for i, text in enumerate(texts) if result[i] and (len(text.encode()) >= limit or "\n" in text)
+            i for i, text in enumerate(texts) if result[i] and (len(text.encode()) >= most or "\n" in text)
         ]
         for i, tokens in zip(long, self._count([texts[i] for i in long]), strict=True):
-            if tokens > limit or "\n" in texts[i]:
-                code, text = split_language(texts[i], self._languages)
+            code, text = split_language(texts[i], self._languages)
+            if tokens > limit or "\n" in texts[i] or (tokens > most and len(sentences(text)) > 1):
                 result[i] = pieces(text, self._count, limit)
                 if code is not None:
                     result[i] = [replace(piece, text=f">>{code}<< {piece.text}") for piece in result[i]]

@@ -123,7 +123,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         texts = add_target(texts, model, to)
     encoded = source.encode_batch(texts)
     if source.kind != "frames":
-        warn_of_long_texts(encoded, model)
+        warn_of_long_texts(texts, encoded, model)
     results = translate_tokens(
         model, encoded, strategy=strategy, limits=as_limits(limits), progress=progress, cancelled=cancelled,
         constraints=as_constraints(constraints).encode(target, len(texts)),
@@ -212,7 +212,7 @@ def stream(
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
     warn_of_unknown_characters([text], source)
     (ids,) = encoded_text = source.encode_batch(add_target([text], model, to))
-    warn_of_long_texts(encoded_text, model)
+    warn_of_long_texts([text], encoded_text, model)
     (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
     task.cancelled = cancelled
     if not task.input_ids:

@@ -45,7 +45,8 @@ class TranslateOptions:
 
     Attributes:
         strategy, constraints, limits, nbest, to: as for `translate`. Constraints apply to each line.
-        split: translate lines that are longer than the training sentences in pieces.
+        split: translate lines that are longer than the training sentences in pieces, and those of several
+            sentences for a model of single ones.
         output_format: text, table, csv or json.
         column: name or number of the column of a table.
         separator: of the columns; None if lines are not rows of a table.
@@ -128,7 +129,7 @@ class TranslateJob:
         options = self.options
         # Before the split: all pieces of a line have the same target.
         texts = add_target([row.text for row in chunk.rows], self.model, options.to, one_language=True)
-        lines = self._split(texts)
+        lines = self._split(texts, by_sentence=not options.constraints.are_of_text())
         pieces = [piece.text for line in lines for piece in line]
         # Prefix and required words of a line apply to its first piece.
         is_first = [i == 0 for line in lines for i in range(len(line))]

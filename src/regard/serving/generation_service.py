@@ -125,9 +125,9 @@ class GenerationService(Service):
                 return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
             (text,) = add_target([text], self.model, options.to)
-            pieces = (
-                self.split([text])[0] if isinstance(options, TranslateRequest) else [Piece(text, "", True)]
-            )
+            pieces = [Piece(text, "", True)]
+            if isinstance(options, TranslateRequest):
+                (pieces,) = self._pieces([text], options)
             encoded = self.model.source_tokenizer.encode_batch([piece.text for piece in pieces])
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
@@ -173,12 +173,17 @@ class GenerationService(Service):
         self, options: TranslateRequest, texts: list[str], cancelled: Cancelled
     ) -> list[dict[str, Any]]:
         """Translate; long texts in pieces, with prefix and required phrases for the first piece."""
-        lines = self.split([text for given in texts for text in add_target([given], self.model, options.to)])
+        lines = self._pieces(
+            [text for given in texts for text in add_target([given], self.model, options.to)], options
+        )
         pieces = [piece.text for line in lines for piece in line]
         flags = [flag for line, flag in zip(lines, cancelled, strict=True) for _ in line]
         first = [i == 0 for line in lines for i in range(len(line))]
         translations = iter(self._search(options, pieces, first, flags))
         return [_translation(line, [next(translations) for _ in line]) for line in lines]
+
+    def _pieces(self, texts: list[str], options: TranslateRequest) -> list[list[Piece]]:
+        return self.split(texts, by_sentence=not _constraints(options).are_of_text())
 
     def _search(
         self,

@@ -230,7 +230,7 @@ def test_wrong_sequences_are_errors_of_one_sentence(sequences, error, message):
 
 
 def test_a_model_of_text_refuses_an_array():
-    with pytest.raises(OptionError, match="texts is a list of texts"):
+    with pytest.raises(OptionError, match="texts is a text or a list of texts"):
         faithfulness(small_models.classifier(), small_models.frames(3))
 
 

@@ -215,7 +215,7 @@ const fromBytes = (pieces) => decodeUtf8(bytes(pieces));
 
 /** A token of space alone belongs to the next word; a token of no word is an entry of its own. */
 function side(tokens, text, spans) {
-  const words = [...text.matchAll(/\P{White_Space}+/gu)].map((m) => ({
+  const words = [...text.matchAll(/[^\p{White_Space}\x1c-\x1f]+/gu)].map((m) => ({
     text: m[0],
     start: m.index,
     end: m.index + m[0].length,
