@@ -223,6 +223,16 @@ def loss(compiler: Compiler) -> None:
     fused_loss.fused_cross_entropy(x, weight, None, torch.ones(128, dtype=torch.long), 0.1)
 
 
+def entmax(compiler: Compiler) -> None:
+    """Sparsemax and entmax-1.5 of rows of scores; float32."""
+    from regard.attention import entmax_gpu
+
+    for alpha, keys in product((2.0, 1.5), (512, 2048, 8192)):
+        compiler.case = f"entmax, α={alpha}, T={keys}"
+        weights = entmax_gpu.weights(torch.zeros(16, keys), alpha)
+        entmax_gpu.gradient(weights, weights, alpha)
+
+
 def decoding(compiler: Compiler) -> None:
     """The CUDA engine's steps: attention to a cache, best tokens, the update of a beam; bfloat16, D=64."""
     from regard.decoding.engine.cuda import device_beam
@@ -244,7 +254,7 @@ def decoding(compiler: Compiler) -> None:
         device_beam.extend_fused(buffers, log_p, best, 3)
 
 
-GROUPS = (additive, band, short, cache, residual, loss, decoding)
+GROUPS = (additive, band, short, cache, entmax, residual, loss, decoding)
 
 
 def compile_groups(groups: Sequence[Callable[[Compiler], None]]) -> list[Compiled]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -42,15 +41,6 @@ def kernels(chosen: bool) -> Iterator[None]:
         entmax_gpu.CHOSEN = before
 
 
-def timed(run: Callable[[], object], device: str) -> float:
-    """Milliseconds of a call, by CUDA events on a GPU."""
-    if device != "cpu":
-        return milliseconds(run)
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e3
-
-
 def relative_error(a: Tensor, b: Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max()).item()
 
@@ -77,10 +67,10 @@ def print_rows(shapes: list[tuple[int, int, int, int]], device: str) -> None:
                 ("backward", 3, backward, plain_backward, None),
             )
             for name, transfers, ours, plain, peer in passes:
-                ms = timed(ours, device)
-                peer_ms = "–" if peer is None else f"{timed(peer, device):.3f}"
+                ms = milliseconds(ours)
+                peer_ms = "–" if peer is None else f"{milliseconds(peer):.3f}"
                 rate = transfers * scores.nbytes / ms / 1e6
-                print(f"| {NAMES[alpha]} | {T} | {name} | {ms:.3f} | {rate:.0f} | {timed(plain, device):.3f} "
+                print(f"| {NAMES[alpha]} | {T} | {name} | {ms:.3f} | {rate:.0f} | {milliseconds(plain):.3f} "
                       f"| {peer_ms} | {relative_error(ours(), plain()):.0e} |",
                       flush=True)  # fmt: skip
 
@@ -101,7 +91,7 @@ def print_attend(shapes: list[tuple[int, int, int, int]], device: str) -> None:
                 times = []
                 for function, chosen in ((ours, device != "cpu"), (ours, False), (compiled, False)):
                     with kernels(chosen), torch.set_grad_enabled(mode == "training"):
-                        times.append(timed(lambda f=function, x=leaves, m=mode: step(f, x, m), device))
+                        times.append(milliseconds(lambda f=function, x=leaves, m=mode: step(f, x, m)))
                 columns = " | ".join(f"{ms:.3f}" for ms in times)
                 print(f"| {NAMES[alpha]} | {T} | {mode} | {columns} |", flush=True)
 

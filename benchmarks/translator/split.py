@@ -34,7 +34,9 @@ def read_sets(path: Path, languages: tuple[str, ...]) -> dict[str, list[Row]]:
     sets = {"several sentences": [pair for pair in pairs if len(sentences(pair[0])) > 1]}
     for count in (2, 3):
         drawn = [draw.sample(complete, count) for _ in range(JOINED)]
-        sets[f"{count} rows joined"] = [(" ".join(s), " ".join(t)) for s, t in (zip(*d) for d in drawn)]  # noqa: B905
+        sets[f"{count} rows joined"] = [
+            (" ".join(s), " ".join(t)) for s, t in (zip(*d, strict=True) for d in drawn)
+        ]
     return sets
 
 

@@ -27,7 +27,7 @@ from regard.files.progress import track
 CHUNK_LINES, CHUNK_BYTES = 4096, 1 << 17  # a chunk ends at either; a resumed job repeats at most one
 MAX_BYTES = 10_000_000  # per line
 BLOCK = 1 << 20  # bytes per read
-BINARY_BYTES = 4096  # of a file, by which text and binary data are told apart
+BINARY_BYTES = 4096  # of a file, by which binary data are recognised
 REPORTED = 5  # invalid lines that are named
 
 
