@@ -46,8 +46,10 @@ def test_other_weights_are_refused(folder, change, reason):
 
 def test_masks_in_old_files_are_ignored(folder):
     masks = {"transformer.h.0.attn.bias": torch.ones(4, 4), "transformer.h.0.attn.masked_bias": torch.ones(1)}
+    before = load_transformers(transformers.GPT2LMHeadModel, folder).state_dict()
     change_weights(folder, lambda weights: weights.update(masks))
-    load_transformers(transformers.GPT2LMHeadModel, folder)
+    after = load_transformers(transformers.GPT2LMHeadModel, folder).state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_a_truncated_file_and_a_wrong_config_are_refused(folder):
