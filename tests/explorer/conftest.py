@@ -3,6 +3,7 @@
 They are of package scope: Playwright's event loop must be gone before tests elsewhere use asyncio.
 """
 
+import os
 import re
 from functools import cache
 
@@ -12,6 +13,17 @@ from regard.explorer.explorer_routes import Explorer
 from regard.serving.generation_service import GenerationService
 from tests.explorer import toy
 from tests.serving.server import running
+
+# Under REGARD_LONG every answer of the server reaches the page late, as on a slow machine or network: a test that
+# reads what has not arrived yet fails there each time, not once in a hundred runs elsewhere.
+LATE = """
+const fetched = window.fetch;
+window.fetch = async (...request) => {
+  const answer = await fetched(...request);
+  await new Promise((done) => setTimeout(done, 50 + 350 * Math.random()));
+  return answer;
+};
+"""
 
 
 @pytest.fixture(scope="package")
@@ -72,6 +84,8 @@ def tab(chromium):
             route.abort()
 
     context.route("**/*", only_here)
+    if os.environ.get("REGARD_LONG"):
+        context.add_init_script(LATE)
     page.set_default_timeout(60_000)
     page.expected = []
     yield page

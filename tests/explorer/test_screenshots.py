@@ -173,8 +173,8 @@ def test_the_pictures_of_the_docs_show_the_views(tab, shown):
         tab.wait_for_selector(shot.ready)
         if shot.action is not None:
             shot.action(tab)
-        shown_text = tab.inner_text("main")
-        assert not [text for text in shot.texts if text not in shown_text], name
+        for text in shot.texts:
+            tab.wait_for_function("text => document.querySelector('main').innerText.includes(text)", arg=text)
         tab.wait_for_timeout(300 if FOLDER else 30)
         clip = crop(tab, shot)
         assert clip["height"] <= HIGHEST, name

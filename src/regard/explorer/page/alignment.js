@@ -6,6 +6,7 @@ import { exportMenu } from "./export.js";
 import { token } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
+import { newest } from "./newest.js";
 import { headOf, set, state } from "./state.js";
 import { entries, merge, readRow } from "./words.js";
 
@@ -67,6 +68,10 @@ export function alignmentView(run, model, actions) {
     trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: map.index, head: headOf(map), level: state.level }));
 
+  function showError(error) {
+    sub.textContent = error.message;
+  }
+
   function pin(row) {
     selected = selected === row ? -1 : row;
     set({ row: selected < 0 ? "" : selected, token: "" });
@@ -109,12 +114,12 @@ export function alignmentView(run, model, actions) {
   }
 
   /** Draw gold links, and how well the strongest weights find them. */
-  async function drawGold() {
-    matrix.mark([]);
-    score.replaceChildren();
-    if (!state.links || !model.can?.includes("gold")) return;
-    try {
-      const scored = await api.gold(run, map.index, headOf(map), state.links);
+  const drawGold = newest(
+    async (fresh) => {
+      matrix.mark([]);
+      score.replaceChildren();
+      if (!state.links || !model.can?.includes("gold")) return;
+      const scored = await fresh(api.gold(run, map.index, headOf(map), state.links));
       const number = (entry) => (entry.special ? null : entry.tokens[0]);
       const at = (all, side, word) => {
         const first = side.words.filter((w) => !w.special)[word].tokens[0];
@@ -135,14 +140,13 @@ export function alignmentView(run, model, actions) {
           ` · precision ${scored.precision.toFixed(3)} · recall ${scored.recall.toFixed(3)}, of the strongest link of each target word; rings are gold links, dashed ones only possible`,
         ),
       );
-    } catch (error) {
-      score.replaceChildren(el("span.error", { role: "alert" }, error.message));
-    }
-  }
+    },
+    (error) => score.replaceChildren(el("span.error", { role: "alert" }, error.message)),
+  );
 
-  async function load() {
+  const load = newest(async (fresh) => {
     showControls();
-    const weights = await api.head(run, map.index, headOf(map));
+    const weights = await fresh(api.head(run, map.index, headOf(map)));
     rows = entries(run.sides.target, state.level);
     columns = entries(run.sides.source, state.level);
     data = merge(weights, map.columns, rows, columns);
@@ -162,11 +166,9 @@ export function alignmentView(run, model, actions) {
     );
     trust.update(map, headOf(map));
     await drawGold();
-  }
+  }, showError);
 
-  load().catch((error) => {
-    sub.textContent = error.message;
-  });
+  load();
   return el(
     "section.card",
     el(

@@ -17,6 +17,7 @@ import {
 } from "./dom.js";
 import { inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
+import { newest } from "./newest.js";
 import { headOf, mapIndex, set, state } from "./state.js";
 import { axes, merge } from "./words.js";
 
@@ -182,42 +183,45 @@ function pictures(runs, names) {
     return section;
   }
 
-  async function load() {
-    const map = runs[0].maps[index];
-    controls.replaceChildren(
-      choice(
-        "attention",
-        runs[0].maps.map((m, i) => [i, mapName(m)]),
-        index,
-        (value) => {
-          index = Number(value);
-          set({ map: value });
+  const load = newest(
+    async (fresh) => {
+      const map = runs[0].maps[index];
+      controls.replaceChildren(
+        choice(
+          "attention",
+          runs[0].maps.map((m, i) => [i, mapName(m)]),
+          index,
+          (value) => {
+            index = Number(value);
+            set({ map: value });
+            load();
+          },
+        ),
+        ...headChoice(map, headOf(map), (head) => {
+          set({ head });
           load();
-        },
-      ),
-      ...headChoice(map, headOf(map), (head) => {
-        set({ head });
-        load();
-      }),
-      levelChips(state.level, (value) => {
-        set({ level: value });
-        load();
-      }),
-    );
-    const parts = await Promise.all(runs.map(part));
-    if (parts.includes(null)) {
-      body.replaceChildren(el("p.empty", "The second model has no attention of this kind."));
-      return;
-    }
-    body.replaceChildren(
-      ...parts.map((p, i) => picture(names[i], `Attention of ${names[i]}`, p, {}, weight)),
-      difference(...parts),
-    );
-  }
+        }),
+        levelChips(state.level, (value) => {
+          set({ level: value });
+          load();
+        }),
+      );
+      const parts = await fresh(Promise.all(runs.map(part)));
+      if (parts.includes(null)) {
+        body.replaceChildren(el("p.empty", "The second model has no attention of this kind."));
+        return;
+      }
+      body.replaceChildren(
+        ...parts.map((p, i) => picture(names[i], `Attention of ${names[i]}`, p, {}, weight)),
+        difference(...parts),
+      );
+    },
+    (error) => {
+      sub.textContent = error.message;
+    },
+  );
 
-  load().catch((error) => {
-    sub.textContent = error.message;
-  });
+  load();
   return el("div", controls, sub, body);
 }
 
@@ -232,7 +236,6 @@ export function view(run, model, { request }) {
     form = el("div"),
     result = el("div.result");
   const [error, fail] = errorLine();
-  let latest = 0;
 
   function showModes() {
     chips.replaceChildren(
@@ -340,15 +343,15 @@ export function view(run, model, { request }) {
       : [first, second];
   }
 
-  async function compare() {
-    const mine = ++latest;
-    error.hidden = true;
-    try {
+  const compare = newest(
+    async (fresh) => {
+      error.hidden = true;
+      result.removeAttribute("aria-busy");
       const pair = requested();
       if (!pair) return;
       result.setAttribute("aria-busy", "true");
-      const runs = await both(pair);
-      if (mine !== latest) return;
+      const runs = await fresh(both(pair));
+      result.removeAttribute("aria-busy");
       const same = simple(runs[0]) === simple(runs[1]),
         { cosine } = runs[1].output;
       const summary =
@@ -374,12 +377,12 @@ export function view(run, model, { request }) {
           : []),
       );
       announce(summary);
-    } catch (problem) {
-      if (mine === latest) fail(problem);
-    } finally {
-      if (mine === latest) result.removeAttribute("aria-busy");
-    }
-  }
+    },
+    (problem) => {
+      result.removeAttribute("aria-busy");
+      fail(problem);
+    },
+  );
 
   showModes();
   compare();

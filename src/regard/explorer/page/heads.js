@@ -6,6 +6,7 @@ import { exportMenu } from "./export.js";
 import { inside, KINDS, largest, mapName, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
+import { newest } from "./newest.js";
 import { mapIndex, set, state } from "./state.js";
 import { axes, merge, readRow } from "./words.js";
 
@@ -61,7 +62,7 @@ const statistics = (map, h) =>
 const tooltip = (map, h) => [mapName(map, h), statistics(map, h)].filter(Boolean).join("\n");
 
 /** A limit on a figure of heads, in the address as "max:1.5" or "min:1.5". */
-function limit(name, run, onchange) {
+function limit(name, run, onchange, fail) {
   const [side, value] = state[name].split(":");
   const shown = el("output.num");
   const range = el("input", {
@@ -75,9 +76,9 @@ function limit(name, run, onchange) {
     range.hidden = !to;
     shown.textContent = to ? `${range.value} ${UNITS[name]}` : "";
   };
-  async function choose(to) {
+  const choose = newest(async (fresh, to) => {
     if (to && !range.max) {
-      await api.headStatistics(run);
+      await fresh(api.headStatistics(run));
       const most = Math.max(0.1, ...run.maps.flatMap((map) => map[name] ?? []));
       range.max = most.toFixed(1);
       range.value = value ?? (most / 2).toFixed(1);
@@ -85,7 +86,7 @@ function limit(name, run, onchange) {
     set({ [name]: to ? `${to}:${range.value}` : "" });
     show(to);
     onchange();
-  }
+  }, fail);
   const select = choice(
     name,
     [
@@ -110,7 +111,7 @@ function passes(map, h) {
 }
 
 /** How different the heads of a layer are: a number, and a matrix of all pairs. */
-function differences(run) {
+function differences(run, fail) {
   const text = el("p.dim"),
     title = el("h2", "How different the heads are");
   const pairs = new Matrix({
@@ -127,14 +128,14 @@ function differences(run) {
   node.hidden = true;
   return {
     node,
-    async show(index) {
+    show: newest(async (fresh, index) => {
       node.hidden = run.maps[index].heads < 2;
       if (node.hidden) return;
-      const { divergence, effectiveRank, pairs: values } = await api.diversity(run, index),
+      const { divergence, effectiveRank, pairs: values } = await fresh(api.diversity(run, index)),
         names = values.map((_, h) => ({ text: String(h + 1) }));
       text.textContent = `In this layer two heads differ by ${divergence.toFixed(2)} bits on average (0: equal, 1: no key shared); effective rank ${effectiveRank.toFixed(1)} of ${values.length}.`;
       pairs.show(Float32Array.from(values.flat()), names, names);
-    },
+    }, fail),
   };
 }
 
@@ -169,10 +170,14 @@ export function headsView(run, model, actions) {
     numbers: true,
   });
   const across = el("p.dim", { id: "across" });
-  const different = differences(run),
+  const different = differences(run, fail),
     trust = actions.trustLine(run);
   const menu = exportMenu(() => ({ run, map: index, head, level: state.level }));
   rove(overview, "button");
+
+  function fail(error) {
+    sub.textContent = error.message;
+  }
 
   function showOverview() {
     if (!bytes) return;
@@ -266,11 +271,13 @@ export function headsView(run, model, actions) {
   }
 
   /** The weight of one cell in every head of the layer. */
-  async function compareHeads(row, column) {
+  const compareHeads = newest(async (fresh, row, column) => {
     const { heads: count, columns: width } = run.maps[index],
       from = rows[row],
-      to = columns[column];
-    const all = await Promise.all(from.tokens.map((t) => api.row(run, index, t)));
+      to = columns[column],
+      picture = data;
+    const all = await fresh(Promise.all(from.tokens.map((t) => api.row(run, index, t))));
+    if (data !== picture) return; // the cell is of a picture that has gone
     const share = (h) =>
       all.reduce((sum, values) => to.tokens.reduce((s, t) => s + values[h * width + t], sum), 0) / all.length;
     const shares = Array.from({ length: count }, (_, h) => share(h)),
@@ -280,7 +287,7 @@ export function headsView(run, model, actions) {
     strongest = order[0];
     mark();
     announce(across.textContent);
-  }
+  }, fail);
 
   function choose(row, column) {
     if (row < 0 || row >= rows.length || !data) return;
@@ -318,7 +325,7 @@ export function headsView(run, model, actions) {
     );
   }
 
-  async function load() {
+  const load = newest(async (fresh) => {
     const map = run.maps[index],
       stage = stageOf(),
       level = stage ? "tokens" : state.level;
@@ -337,7 +344,7 @@ export function headsView(run, model, actions) {
     title.textContent = mapName(map, head);
     title.title = `in Python: weights of ${map.name}, head ${head}`;
     detail.textContent = statistics(map, head);
-    const weights = await api.head(run, index, head, stage);
+    const weights = await fresh(api.head(run, index, head, stage));
     shownStage = stage;
     [rows, columns] = axes(run, map, level);
     data = stage ? weights : merge(weights, map.columns, rows, columns);
@@ -373,7 +380,7 @@ export function headsView(run, model, actions) {
     trust.update(map, head);
     await showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
-  }
+  }, fail);
 
   /** Write entropy and distance where they belong; they come after the first picture. */
   async function showStatistics() {
@@ -394,9 +401,7 @@ export function headsView(run, model, actions) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     if (overview.isConnected) showOverview();
   });
-  start().catch((error) => {
-    sub.textContent = error.message;
-  });
+  start().catch(fail);
   return el(
     "div.split",
     el(
@@ -414,8 +419,8 @@ export function headsView(run, model, actions) {
         filter,
         el(
           "div.limits",
-          limit("entropy", run, showOverview),
-          limit("distance", run, showOverview),
+          limit("entropy", run, showOverview, fail),
+          limit("distance", run, showOverview, fail),
           count,
           el("p.dim", MEANING),
         ),

@@ -277,10 +277,8 @@ export function view(run, model, { request, force }) {
     error.hidden = true;
     if (!text.trim()) return fail(new Error("Type a word to force."));
     try {
-      force(
-        (await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text })).prefix,
-        tree.nodes[i].step,
-      );
+      const { prefix } = await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text });
+      if (panel.isConnected) force(prefix, tree.nodes[i].step); // else another text has been run since
     } catch (problem) {
       fail(problem);
     }

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { announce, bold, choice, el, meter, num, rove } from "./dom.js";
 import { mapName, marksWords, part, percent, token, weight } from "./format.js";
+import { newest } from "./newest.js";
 import { set, state } from "./state.js";
 
 const SHORT = 40; // for longer texts the line beside a picture is only a button
@@ -155,13 +156,12 @@ export function view(run, model) {
     );
   }
 
-  async function load() {
-    const mine = row;
-    showWords();
-    body.setAttribute("aria-busy", "true");
-    try {
-      const trust = await api.trust(run, row, attention);
-      if (mine !== row) return;
+  const load = newest(
+    async (fresh) => {
+      showWords();
+      body.setAttribute("aria-busy", "true");
+      const trust = await fresh(api.trust(run, row, attention));
+      body.removeAttribute("aria-busy");
       if (trust.reason) {
         title.textContent = "Does attention explain the output?";
         body.replaceChildren(el("p.empty", trust.reason));
@@ -184,12 +184,12 @@ export function view(run, model) {
         scores(trust),
       );
       announce(`${trust.verdict.claim}: ${trust.verdict.reason}`);
-    } catch (error) {
-      body.replaceChildren(el("p.error", { role: "alert" }, error.message));
-    } finally {
+    },
+    (error) => {
       body.removeAttribute("aria-busy");
-    }
-  }
+      body.replaceChildren(el("p.error", { role: "alert" }, error.message));
+    },
+  );
 
   function ranked({ tokens }) {
     const all = run.sides[maps[0].columnSide].tokens.length;
@@ -215,28 +215,24 @@ export function view(run, model) {
   );
 }
 
-let waiting = 0;
-export function updateLine(node, run, map, head, show) {
-  const alone = head === "mean" || map.heads < 2;
-  const link = el("button.chip", { onclick: () => show("trust") }, "all figures");
-  clearTimeout(waiting);
-  node.replaceChildren();
-  if (!explains(run, map)) return;
-  const question = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
-  if (map.columns > SHORT) {
-    node.replaceChildren(question, link);
-    return;
-  }
-  waiting = setTimeout(async () => {
-    try {
-      const { reason, verdict } = await api.trust(run, chosen(run), map.name);
-      if (reason) {
-        node.textContent = reason;
-        return;
-      }
-      node.replaceChildren(question, ...sentence(verdict), " ", link);
-    } catch (error) {
-      node.textContent = error.message;
+/** Fill the line beside a picture: the verdict on its map, once no other has been chosen for a moment. */
+export const updateLine = newest(
+  async (fresh, node, run, map, head, show) => {
+    const alone = head === "mean" || map.heads < 2;
+    const link = el("button.chip", { onclick: () => show("trust") }, "all figures");
+    node.replaceChildren();
+    if (!explains(run, map)) return;
+    const question = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
+    if (map.columns > SHORT) {
+      node.replaceChildren(question, link);
+      return;
     }
-  }, 350);
-}
+    await fresh(new Promise((rested) => setTimeout(rested, 350)));
+    const { reason, verdict } = await fresh(api.trust(run, chosen(run), map.name));
+    if (reason) node.textContent = reason;
+    else node.replaceChildren(question, ...sentence(verdict), " ", link);
+  },
+  (error, node) => {
+    node.textContent = error.message;
+  },
+);

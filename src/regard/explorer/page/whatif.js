@@ -6,6 +6,7 @@ import { announce, bold, choice, el, errorLine, legend, meter, num } from "./dom
 import { draggable, kendall, reweighted } from "./drag.js";
 import { mapName, percent, probability } from "./format.js";
 import { Matrix } from "./matrix.js";
+import { newest } from "./newest.js";
 import { mapIndex, set, stored } from "./state.js";
 import { axes, entries, readRow } from "./words.js";
 
@@ -144,7 +145,8 @@ export function view(run, model, { runAgain }) {
     shown = el("h3");
   const body = el("div.flow.whatif", space, el("div", list, error, result, maps));
   const counted = new Map(); // leave-one-out scores by row
-  let busy = false,
+  let edited = null, // the map and head of the matrix
+    busy = false,
     again = false;
 
   /** The changes of the address to maps that this run has; the server checks the rest. */
@@ -211,27 +213,21 @@ export function view(run, model, { runAgain }) {
   }
 
   /** The weights of the chosen map and head, with the rows that were dragged. */
-  async function showMatrix(map, rows, columns) {
-    try {
-      const weights = (await api.head(run, draft.map, draft.head === "all" ? "mean" : draft.head)).slice();
-      for (const { request } of changes) {
-        if (
-          request.change === "weights" &&
-          request.map === map.name &&
-          (request.head ?? "all") === numbered(draft.head)
-        )
-          weights.set(request.weights, request.row * map.columns);
-      }
-      shown.textContent = `Edit here: ${mapName(map, draft.head === "all" ? "mean" : draft.head)}`;
-      matrix.show(weights, rows, columns);
-    } catch (problem) {
-      fail(problem);
+  const showMatrix = newest(async (fresh, map, rows, columns) => {
+    const head = numbered(draft.head),
+      which = head === "all" ? "mean" : head;
+    const weights = (await fresh(api.head(run, draft.map, which))).slice();
+    for (const { request } of changes) {
+      if (request.change === "weights" && request.map === map.name && (request.head ?? "all") === head)
+        weights.set(request.weights, request.row * map.columns);
     }
-  }
+    shown.textContent = `Edit here: ${mapName(map, which)}`;
+    edited = { map, head };
+    matrix.show(weights, rows, columns);
+  }, fail);
 
   function drag(row, column, weight) {
-    const map = run.maps[draft.map],
-      head = numbered(draft.head),
+    const { map, head } = edited,
       start = row * map.columns;
     const count = map.kind === "decoder" ? row + 1 : map.columns; // a decoder sees no later tokens
     if (column >= count) return;
