@@ -1,6 +1,6 @@
 """Put the trained translator into the package: the folder, its settings, its card.
 
-    python -m benchmarks.translator.publish install MODEL --logs FOLDER
+    python -m benchmarks.translator.publish install MODEL --first FOLDER
     python -m benchmarks.translator.score src/regard/models/bundled/tatoeba-en-de-fr \\
         build/translator/directions --split test --precision int8 \\
         --log benchmarks/results/translator/test.json
@@ -8,10 +8,11 @@
     python -m benchmarks.translator.publish docs
 
 `install` copies the int8 folder into the package and stores in its card.json what it was trained for: the
-directions, the beam, and which attention shows the alignment of words (chosen on validation pairs, by the
-agreement of both directions). It keeps the logs of the GPU session and the checksums of the data in
-benchmarks/results/translator. `card` writes card.md and prints its tables, `docs` writes the rows of the
-model in docs/models.md and docs/results.md; every figure is from those files.
+directions, the beam, which attention shows the alignment of words (chosen on validation pairs, by the
+agreement of both directions), and how the model was trained that everyday.yaml started from (`--first`). It
+keeps the logs of a GPU session (`--logs`) and the checksums of the data in benchmarks/results/translator.
+`card` writes card.md and prints its tables, `docs` writes the rows of the model in docs/models.md and
+docs/results.md; every figure is from those files.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ LICENSE = (
 RESULTS = Path("benchmarks/results/translator")
 DATA = Path("build/translator/data")
 BEAM = 4
+TRAINING = ("command", "recipe", "steps", "tokens", "flops", "seconds", "device")  # of a card
 SPLIT_TOKENS = 16  # chosen on validation sets: docs/translating.md
 VIEW_PAIRS = 500  # validation pairs of each language by which the attention of alignments is chosen
 SETS = {  # names in tables
@@ -77,7 +79,9 @@ Scores = dict[tuple[str, str], dict[str, Any]]  # by corpus and direction
 # The folder
 
 
-def install(source: Path, folder: Path, results: Path, logs: Path | None, data: Path) -> None:
+def install(
+    source: Path, folder: Path, results: Path, logs: Path | None, data: Path, first: Path | None = None
+) -> None:
     """Copy the model into the package with its settings; keep logs and checksums."""
     model = regard.load(source)
     if model.stored_precision != "int8" or set(model.source_tokenizer.languages) != {"de", "en", "fr"}:
@@ -100,6 +104,8 @@ def install(source: Path, folder: Path, results: Path, logs: Path | None, data: 
         "decoding": {"beam": BEAM, "split_tokens": SPLIT_TOKENS},
         "alignment": stored,
     }
+    if first is not None:
+        card["first"] = {key: regard.load(first).card[key] for key in TRAINING}
     if '"/' in json.dumps(card):
         raise OptionError(f"card.json of {source} names a path of a machine; use `regard quantize --publish`")
 
@@ -210,7 +216,7 @@ def write_card(folder: Path, results: Path) -> str:
         "date": test["date"],
         **test["signatures"],
         "command": test["command"],
-        "seed": model.card.get("recipe", {}).get("seed"),
+        "ways": _ways(results, test["model"]["sha256"]),
         "goals": _goals(by_set),
         "cost": _cost(model.card),
         "verdicts": _verdicts(results),
@@ -341,10 +347,30 @@ def _alignment_fields(alignment: dict[str, Any], model: Any) -> dict[str, str]:
 
 
 def _cost(card: dict[str, Any]) -> str:
-    """What training took, from the card of the run."""
+    """What training took, from the card of the run, and of the run that it started from."""
+    if "first" in card:
+        return f"{_cost(card['first'])}; then {_cost({k: v for k, v in card.items() if k != 'first'})}"
     return (
         f"{card['steps']:,} steps, {card['tokens'] / 1e6:.0f} M target tokens, {card['flops']:.1e} FLOPs, "
-        f"{card['seconds'] / 60:.1f} minutes with validation on one {card['device']}"
+        f"{card['seconds'] / 60:.1f} minutes on one {card["device"]}, seed {card['recipe']['seed']}"
+    )
+
+
+def _ways(results: Path, sha256: str) -> str:
+    """BLEU of sentences as people type them, if benchmarks.translator.everyday has measured this model."""
+    log = results / "everyday.json"
+    record = _read_log(log) if log.is_file() else None
+    if record is None or record["model"]["sha256"] != sha256:
+        return ""
+    rows = record["scores"]
+    lines = ["| " + " | ".join(["BLEU, typed", *rows]) + " |", "|---" * (1 + len(rows)) + "|"]
+    for way in next(iter(rows.values())):
+        cells = [f"{scores[way]:.1f}" for scores in rows.values()]
+        lines.append("| " + " | ".join([way, *cells]) + " |")
+    return (
+        f"Sentences typed in other ways, {record['rows']} (`{record['command']}`):\n\n"
+        + "\n".join(lines)
+        + "\n\n"
     )
 
 
@@ -397,6 +423,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("action", choices=("install", "card", "docs"))
     parser.add_argument("model", type=Path, nargs="?", help="install: the int8 folder that came back")
     parser.add_argument("--logs", type=Path, help="install: folder of the files that came back")
+    parser.add_argument("--first", type=Path, help="install: the model that training.start continued")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of prepare.py")
     parser.add_argument("--folder", type=Path, default=BUNDLED / NAME, help="model folder in the package")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the logs")
@@ -409,7 +436,7 @@ def main(argv: list[str] | None = None) -> int:
     elif options.model is None:
         parser.error("install takes the model folder")
     else:
-        install(options.model, options.folder, options.results, options.logs, options.data)
+        install(options.model, options.folder, options.results, options.logs, options.data, options.first)
     return 0
 
 
