@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import regard
-from regard import Additive, Bilinear, ScaledDot, attend, weights
+from regard import Additive, Bilinear, Causal, Padding, ScaledDot, attend, weights
 from regard.attention import Cosine, Distance, Dot, Match
 from regard.errors import KernelError
+from tests.attention.every_kernel import close, runs
 
 
 def qk(Tq=4, Tk=5, D=6, H=2):
@@ -22,6 +23,22 @@ def by_hand(f, q, k):
             for j in range(k.shape[2]):
                 out[0, h, i, j] = f(q[0, h, i], k[0, h, j], h)
     return out
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0, -1e-42, 1e-42])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_scale_that_is_not_positive_is_right_under_every_mask(dtype, scale):
+    """torch's SDPA sets masked energies to −∞ and scales them: −∞ · 0 is NaN, −∞ · −0.5 is the largest."""
+    torch.manual_seed(0)
+    for Tq, Tk in ((6, 6), (5, 9), (200, 200)):
+        q, k, v = (torch.randn(2, 2, T, 8).to(dtype) for T in (Tq, Tk, Tk))
+        masks = (None, Causal(), Causal(offset=0), Padding([Tk, 1]), torch.ones(Tq, Tk).tril().bool())
+        for mask in masks:
+            exact = (x.double() for x in (q, k, v))
+            expected = attend(*exact, energy=Dot(scale), mask=mask, kernel="reference")
+            for leaf in (q, q.clone().requires_grad_()):
+                for name, out in runs(leaf, k, v, energy=Dot(scale), mask=mask):
+                    assert close(out, expected, 5 * torch.finfo(dtype).eps), (name, mask, Tq)
 
 
 def test_a_prepared_call_does_not_keep_the_scale_of_another_dot_product():

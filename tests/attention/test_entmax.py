@@ -64,6 +64,17 @@ def test_weights_of_hard_rows_are_right_to_rounding(name, alpha, dtype):
     assert ((weights.double().sum(-1) - 1).abs() <= eps * (10 + support)).all()
 
 
+@pytest.mark.parametrize("step", [2.3e-16, 1e-12, 9e-9, 1.1e-8, 1e-6])
+def test_entmax_of_an_alpha_close_to_1_is_close_to_softmax(step):
+    """The difference is of order α − 1; the formula's power 1/(α − 1) multiplies its rounding errors."""
+    torch.manual_seed(0)
+    scores = (3 * torch.randn(20, 50, dtype=torch.float64)).requires_grad_()
+    results = []
+    for weights in (Entmax(1 + step)(scores), torch.softmax(scores, -1)):
+        results.append((weights, *torch.autograd.grad(weights.square().sum(), scores)))
+    assert all(torch.allclose(a, b, rtol=0, atol=5 * step + 5e-8) for a, b in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("alpha", [2.0, 1.5])
 def test_newtons_method_and_sorting_give_the_same_threshold(alpha, name):

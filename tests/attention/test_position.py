@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import ALiBi, Causal, MultiHead, Rotary, Sinusoidal, attend, weights
 from regard.attention import Channel, Learned, RelativeBuckets, RelativeVectors  # fmt: skip
-from regard.errors import ShapeError
+from regard.errors import OptionError, ShapeError
 
 
 def test_sinusoidal_is_vaswanis_formula():
@@ -39,6 +39,25 @@ def test_channel_appends_the_position():
     assert Channel()(x)[..., -1].tolist() == [[0, 1, 2]] * 2
     assert Channel(first=1)(x, offset=5)[..., -1].tolist() == [[6, 7, 8]] * 2
     assert torch.equal(Channel()(x)[..., :-1], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_scaled_position_channel_is_rounded_once(dtype):
+    """float16 has no position 70 000, and bfloat16 none between 256 and 258; times 0.001 both have."""
+    t = Channel(scale=1e-3, first=1)(torch.zeros(1, 70_000, 1, dtype=dtype))[0, :, 1]
+    assert torch.equal(t, (torch.arange(1, 70_001, dtype=torch.float64) * 1e-3).to(dtype))
+
+
+def test_offsets_are_integers_and_fit_the_batch():
+    x = torch.randn(2, 3, 5, 4)
+    assert Rotary(4)(x, torch.tensor([1, 2])).shape == x.shape
+    assert ALiBi(3, offset=torch.tensor([1, 2], dtype=torch.int8)).offset.dtype == torch.int64
+    for call in (lambda: Rotary(4)(x, 1.5), lambda: ALiBi(3, offset=1.5), lambda: ALiBi(3, offset="1")):
+        with pytest.raises(OptionError, match="offset is an integer or one integer per sequence"):
+            call()
+    for bad, offset in ((x[0], [1, 2]), (x[:1], [1, 2]), (x, [1, 2, 3])):
+        with pytest.raises(ShapeError, match="Rotary's offset has one entry for each of"):
+            Rotary(4)(bad, torch.tensor(offset))
 
 
 def test_a_learned_table_has_a_maximum_length_and_other_encodings_do_not():

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from regard import ALiBi, Causal, Padding, ScaledDot, Sparsemax, Window
-from regard.attention import Documents, Dot, Sigmoid
+from regard.attention import Documents, Dot, Sigmoid, kernel_inputs
 from regard.attention.call import make_call
-from regard.attention.kernels import triton
+from regard.attention.kernels import sdpa, short, triton
 from regard.attention.machine import Machine
 from regard.attention.plan import make_plan
 from tests.triton_interpreter import run_interpreted
@@ -72,7 +72,10 @@ def test_there_is_no_shortcut_for_a_scale_that_is_not_positive():
     tensors = [torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     for scale, expected in ((0.3, True), (-0.3, False), (0.0, False)):
         call = make_call(*tensors, mask=Window(9, 9), energy=Dot(scale))
-        assert (triton.Triton().shortcut(call, HOPPER) is not None) == expected
+        assert (kernel_inputs.plain_scale(call) is not None) == expected
+        for kernel in (triton.Triton(), short.TritonShort(), sdpa.Sdpa()):
+            call.mask = None if kernel.name == "sdpa" else call.mask
+            assert (kernel.shortcut(call, HOPPER) is not None) == expected, kernel.name
 
 
 def test_padded_batches_in_training_use_sdpa_unless_a_cuda_graph_is_captured():

@@ -9,7 +9,7 @@ from regard import ALiBi, Cache, Causal, MultiHead, Rotary, Window, attend
 from regard.attention import Diagonal, Dilated, Prefix, RelativeBuckets, RelativeVectors
 from regard.attention.mask import Mask
 from regard.attention.plan import KERNELS
-from regard.errors import KernelError, ShapeError
+from regard.errors import DtypeError, KernelError, OptionError, ShapeError
 from regard.layers import SlicedMultiHead, StaticCache
 
 B, H, D, ROOM = 3, 2, 4, 12
@@ -257,3 +257,28 @@ def test_a_failed_append_leaves_the_cache_unchanged():
     with pytest.raises(ShapeError):
         cache.append(draw(B, H, 4, D), draw(B, H, 4, D))
     assert torch.equal(cache.key, before[0]) and torch.equal(cache.lengths, before[1])
+
+
+@pytest.mark.parametrize("cache", [Cache(), StaticCache(2, 3, 9, 4)], ids=["Cache", "StaticCache"])
+def test_tokens_that_do_not_fit_the_cache_are_errors_and_change_nothing(cache):
+    """Copying them into the memory would broadcast them or round them."""
+    first, new = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 1, 4)
+    cache.append(first, first)
+    for bad in (new[:1], new[:, :1], new[..., :1], new[0]):
+        for pair in ((bad, new), (new, bad)):
+            with pytest.raises(ShapeError, match=r"shape \(2, 3, k, 4\), got"):
+                cache.append(*pair)
+    with pytest.raises(ShapeError, match="2 new keys and 1 new values"):
+        cache.append(first[..., :2, :], new)
+    with pytest.raises(DtypeError, match="the cache holds torch.float32 and the value is torch.float64"):
+        cache.append(new, new.double())
+    keys, values = (x[..., :6, :] for x in cache.append(new, new))
+    assert torch.equal(keys, torch.cat([first, new], -2)) and torch.equal(keys, values)
+
+
+def test_reorder_takes_indices():
+    cache = Cache()
+    cache.append(torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4))
+    for rows in (torch.tensor([True, False]), torch.tensor([0.0, 1.0]), torch.tensor(0), [0, 1]):
+        with pytest.raises(OptionError, match="reorder takes a tensor of row indices"):
+            cache.reorder(rows)

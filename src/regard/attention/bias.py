@@ -84,7 +84,7 @@ class ALiBi(Bias):
 
     def __init__(self, heads: int, offset: int | Tensor | None = None) -> None:
         self.heads = integer("heads", heads)
-        self.offset = offset
+        self.offset = None if offset is None else check_offset("ALiBi", offset)
         self.slopes = _alibi_slopes(heads)
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:

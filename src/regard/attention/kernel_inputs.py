@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from regard.attention.call import Call
+from regard.attention.energy import PLAIN_DOTS
 from regard.attention.mask import Dense, Mask
 from regard.attention.tracing import can_read_values
 from regard.errors import KernelError
+
+MIN_SCALE = 1e-37  # of the scales that kernels get: positive also in float32
 
 
 def needs_clearing(call: Call) -> bool:
@@ -105,14 +108,28 @@ def _reduce_any(x: Tensor, shape: torch.Size) -> Tensor:
 def dot_inputs(call: Call, *, grouped: bool = False) -> tuple[Tensor, Tensor, Tensor, float]:
     """Queries, keys, values (batch, heads, T, ·) and scale/temperature of a dot-product energy.
 
+    The scale is positive, also for `Dot(-1)`: fused kernels scale masked energies of −∞ and row maxima.
     With `grouped`, keys and values keep fewer heads, unless the energy has parameters per head.
     """
     key = call.grouped(call.key) if call.per_head_energy else call.key
     query, key, scale = call.energy.as_dot(call.query, key)
+    scale = scale / call.temperature
+    if scale < 0:
+        query, scale = -query, -scale
+    if scale < MIN_SCALE:
+        query, scale = query * scale, 1.0
     if query.dtype != call.dtype or key.dtype != call.dtype:  # autocast
         query, key = query.to(call.dtype), key.to(call.dtype)
     key, value = _match_heads(call, key, call.value, grouped)
-    return call.merge_batch(query), call.merge_batch(key), call.merge_batch(value), scale / call.temperature
+    return call.merge_batch(query), call.merge_batch(key), call.merge_batch(value), scale
+
+
+def plain_scale(call: Call) -> float | None:
+    """The scale/temperature of a dot product whose queries `dot_inputs` returns as they are, else None."""
+    if type(call.energy) not in PLAIN_DOTS:
+        return None
+    scale = call.energy.as_dot(call.query, call.key).scale / call.temperature
+    return scale if scale >= MIN_SCALE else None
 
 
 def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.arguments import MAX_SIZE, flag, integer, number
+from regard.attention.mask import check_offset, check_per_sequence
 from regard.errors import OptionError, ShapeError
 
 
@@ -101,7 +102,8 @@ class Channel(nn.Module):
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_input("Channel", x, None)
-        t = (torch.arange(x.shape[-2], device=x.device, dtype=x.dtype) + (offset + self.first)) * self.scale
+        t = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64) + (offset + self.first)
+        t = (t * self.scale).to(x.dtype)  # rounded once: float16 itself ends at position 65504
         return torch.cat([x, t[:, None].expand(*x.shape[:-1], 1)], -1)
 
     def extra_repr(self) -> str:
@@ -132,6 +134,8 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         _check_input("Rotary", x, self.dim)
+        offset = check_offset("Rotary", offset)
+        check_per_sequence("Rotary's offset", offset, x.shape[:-3], x.device, option="offset")
         n = self.rotated_dim
         t = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
         # (T,), or (batch, 1, T) with an offset per sequence

@@ -328,6 +328,8 @@ def _energies(rng: random.Random) -> Case:
     _, H, _, _, D = _shape(drawn)
     drawn.options["energy"] = draw_energy(rng, D, H)
     _add_mask_and_bias(rng, drawn, 0.5, 0.3)
+    if getattr(drawn.options["energy"], "scale", 1.0) <= 0:
+        drawn.options.setdefault("mask", Causal(offset=0))  # torch's is_causal, where the sign matters
     return drawn
 
 

@@ -148,9 +148,11 @@ def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed | None:
 def draw_energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:
     """Any energy but the default for queries of width D."""
     heads = rng.choice([None, H])
+    sign = random.Random(repr(rng.getstate())).choice([1, 1, -1, -1, 0])  # draws nothing from `rng`
     kinds: list[Callable[[], Any]] = [
-        lambda: Dot(0.3), lambda: Cosine(4.0), lambda: Distance(), lambda: Match(),
-        lambda: Bilinear(D, heads=heads, scale=0.5), lambda: Bilinear(D, rank=3, heads=heads, scale=0.5),
+        lambda: Dot(0.3 * sign), lambda: Cosine(4.0 * sign), lambda: Distance(), lambda: Match(),
+        lambda: Bilinear(D, heads=heads, scale=0.5 * sign),
+        lambda: Bilinear(D, rank=3, heads=heads, scale=0.5 * sign),
         lambda: Additive(D, hidden=6, heads=heads),
         lambda: Additive(D, hidden=6), lambda: lambda q, k: torch.sin(q @ k.mT),
     ]  # fmt: skip

@@ -61,6 +61,7 @@ class Cache:
     @torch.no_grad()
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append the keys and values of new tokens; returns those of all tokens."""
+        self._check(key, value)
         end = self.length + key.shape[-2]
         self._key, self._value = self._grow(self._key, key, end), self._grow(self._value, value, end)
         self._key[..., self.length : end, :] = key
@@ -70,6 +71,9 @@ class Cache:
 
     def reorder(self, rows: Tensor) -> None:
         """Select these batch items, in this order, as beam search does after each step."""
+        if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
+            got = f"{rows.dtype} of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else quoted(rows)
+            raise OptionError(f"reorder takes a tensor of row indices, int64 of shape (rows,), got {got}")
         if self._key is not None and self._value is not None:
             self._key, self._value = self._key.index_select(0, rows), self._value.index_select(0, rows)
 
@@ -84,6 +88,30 @@ class Cache:
     def with_offset(self, option: Option) -> Option:
         """A bias or gate shifted to the positions of the tokens appended last; here `option` itself."""
         return option
+
+    def _check(self, key: Tensor, value: Tensor) -> None:
+        """Raise unless these tokens fit those in the cache: copying them would broadcast or round."""
+        if key.shape[-2] != value.shape[-2]:
+            raise ShapeError(
+                f"every key needs its value: {key.shape[-2]} new keys and {value.shape[-2]} new values"
+            )
+        for name, x, memory in (("key", key, self.key), ("value", value, self.value)):
+            if memory is None:
+                continue
+            *leading, _, dim = memory.shape
+            if (*x.shape[:-2], x.shape[-1]) != (*leading, dim):
+                wanted = ", ".join(map(str, (*leading, "k", dim)))
+                raise ShapeError(f"this cache takes a {name} of shape ({wanted}), got {tuple(x.shape)}")
+            if x.dtype != memory.dtype:
+                raise DtypeError(
+                    f"the cache holds {memory.dtype} and the {name} is {x.dtype}; "
+                    f"make the cache with dtype={x.dtype} or convert the {name}"
+                )
+            if x.device != memory.device:
+                raise DeviceError(
+                    f"the cache is on {memory.device} and the {name} on {x.device}; "
+                    f"make it with device={str(x.device)!r}"
+                )
 
     def _grow(self, memory: Tensor | None, new: Tensor, end: int) -> Tensor:
         """Memory with capacity for `end` tokens and the contents of the old one."""
@@ -181,12 +209,7 @@ class StaticCache(Cache):
         torch.compile and on a GPU, where reading `lengths` would synchronize, it is an assertion in the
         graph: a RuntimeError with the same message on a CPU, a failed CUDA assertion on a GPU.
         """
-        self._check("key", key, self._keys)
-        self._check("value", value, self._values)
-        if key.shape[-2] != value.shape[-2]:
-            raise ShapeError(
-                f"every key needs its value: {key.shape[-2]} new keys and {value.shape[-2]} new values"
-            )
+        self._check(key, value)
         new = key.shape[-2]
         longest = self._check_room(new)
         positions = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
@@ -265,23 +288,6 @@ class StaticCache(Cache):
                 "the cache has no new tokens; append keys and values before asking for their mask or bias"
             )
         return self._starts.clone()
-
-    def _check(self, name: str, x: Tensor, memory: Tensor) -> None:
-        batch, heads, _, dim = memory.shape
-        if x.ndim != 4 or (x.shape[0], x.shape[1], x.shape[3]) != (batch, heads, dim):
-            raise ShapeError(
-                f"this cache takes a {name} of shape ({batch}, {heads}, k, {dim}), got {tuple(x.shape)}"
-            )
-        if x.dtype != memory.dtype:
-            raise DtypeError(
-                f"the cache holds {memory.dtype} and the {name} is {x.dtype}; "
-                f"make the cache with dtype={x.dtype}"
-            )
-        if x.device != memory.device:
-            raise DeviceError(
-                f"the cache is on {memory.device} and the {name} on {x.device}; "
-                f"make it with device={str(x.device)!r}"
-            )
 
     def _check_room(self, new: int) -> int | None:
         """Check that every row has room for `new` tokens.

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
-from regard.attention.energy import PLAIN_DOTS
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.kernels.triton import Band, band_of, lengths_of, why_not_plain_softmax
 from regard.attention.kernels.triton_launch import (
@@ -80,14 +79,14 @@ class TritonCache(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Launch with precomputed arguments; the lengths are those of the current mask."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) not in PLAIN_DOTS or len(call.leading) != 1:
+        scale = kernel_inputs.plain_scale(call)
+        if band is None or scale is None or len(call.leading) != 1:
             return None
         q, k, v = call.query, call.key, call.value
         if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
             return None
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
-        scale = call.energy.as_dot(q, k).scale / call.temperature
         launch, is_padded = PreparedCache(q, k, v, scale, band), band.lengths is not None
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard.attention import kernel_inputs
 from regard.attention.bias import DenseBias
 from regard.attention.call import LONG, Call
-from regard.attention.energy import PLAIN_DOTS, DotForm
+from regard.attention.energy import DotForm
 from regard.attention.kernels.backend_times import (
     Times,
     backend_function,
@@ -127,17 +127,13 @@ class Sdpa(Kernel):
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Plain attention, causal attention and padded batches call torch directly."""
-        if (
-            machine.kind not in ("cpu", "cuda")
-            or call.bias is not None
-            or type(call.energy) not in PLAIN_DOTS
-        ):
+        scale = kernel_inputs.plain_scale(call)
+        if machine.kind not in ("cpu", "cuda") or call.bias is not None or scale is None:
             return None
         if len(call.leading) != 1 or not call.query.shape[0] == call.key.shape[0] == call.value.shape[0]:
             return None
         if not call.key.shape[1] == call.value.shape[1] == call.heads // call.groups:
             return None
-        scale = call.energy.as_dot(call.query, call.key).scale / call.temperature
         if call.mask is None or is_torch_causal(call):
             return _plain_shortcut(call, machine, scale)
         return _padded_shortcut(call, machine, scale) if call.groups == 1 else None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
-from regard.attention.energy import PLAIN_DOTS, DotForm
+from regard.attention.energy import DotForm
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.kernels.triton import Band, band_of, lengths_of, why_not_plain_softmax
 from regard.attention.kernels.triton_launch import LOG2E, launch, lengths_per_sequence, padded_dim, strides_of
@@ -67,14 +67,14 @@ class TritonShort(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Call the autograd function directly; the band's lengths are those of the current mask."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) not in PLAIN_DOTS or len(call.leading) != 1:
+        scale = kernel_inputs.plain_scale(call)
+        if band is None or scale is None or len(call.leading) != 1:
             return None
         q, k, v = call.query, call.key, call.value
         if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
             return None
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
-        scale = call.energy.as_dot(q, k).scale / call.temperature
         low, high, is_padded, needs_grad = band.low, band.high, band.lengths is not None, call.requires_grad
         # The shortcut outlives the call, so it must not hold its tensors; a slice of them would.
         empty = q.new_empty(0)

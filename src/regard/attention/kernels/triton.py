@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention import kernel_inputs
 from regard.attention.bias import ALiBi
 from regard.attention.call import Call
-from regard.attention.energy import PLAIN_DOTS, DotForm
+from regard.attention.energy import DotForm
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.kernels.triton_launch import (
@@ -91,8 +91,6 @@ class Triton(Kernel):
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
-        if scale <= 0:  # the kernel scales a row's maximum, so the scale must be positive
-            q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
         if k.shape[1] == 1 < call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         band, slopes = band_of(call.mask, call), slopes_of(call)
@@ -107,7 +105,8 @@ class Triton(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """Launch with precomputed arguments; without gradients, for contiguous tensors only."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) not in PLAIN_DOTS or len(call.leading) != 1 or has_sinks(call):
+        scale = kernel_inputs.plain_scale(call)
+        if band is None or scale is None or len(call.leading) != 1 or has_sinks(call):
             return None
         q, k, v = call.query, call.key, call.value
         if not q.shape[0] == k.shape[0] == v.shape[0]:
@@ -115,9 +114,6 @@ class Triton(Kernel):
         if not k.shape[1] == v.shape[1] == call.heads // call.groups:
             return None
         if band.lengths is not None and band.lengths.shape != call.leading:
-            return None
-        scale = call.energy.as_dot(q, k).scale / call.temperature
-        if scale <= 0:  # `run` changes the sign
             return None
         if call.requires_grad:
             return _training_shortcut(call, scale, band)
