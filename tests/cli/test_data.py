@@ -108,3 +108,14 @@ def test_a_table_shows_its_columns_and_labels_and_its_header_is_no_row(tmp_path,
     )
     code, _, err = run(tmp_path / "my.csv", "--source", "0", "--target", "1")
     assert code == 2 and "there is no column 0: columns are counted from 1" in err
+
+
+def test_empty_labels_and_spaces_around_labels_are_not_counted_as_labels(tmp_path, run):
+    body = "".join(f"a film number {i},{('good', ' good', 'bad', '')[i % 4]}\n" for i in range(12))
+    (tmp_path / "my.csv").write_text("text,label\n" + body, encoding="utf-8")
+    code, out, err = run(tmp_path / "my.csv", "-n", "0")
+    assert code == 0, err
+    assert "12 rows; 3 empty on a side" in out and "2 labels: good 6, bad 3" in out
+    (tmp_path / "my.csv").write_text("text,label\n", encoding="utf-8")
+    code, _, err = run(tmp_path / "my.csv")
+    assert code == 2 and "has no rows, at most a header" in err

@@ -75,6 +75,18 @@ def test_text_and_label_columns_are_detected_from_their_cells(tmp_path, line, co
     assert f"text = column {columns[0]}, label = column {columns[1]}" in rows.notes()[0]
 
 
+def test_an_empty_cell_is_no_label(tmp_path):
+    rows = "".join(f"{text},{'' if i % 3 else 'seen'},{'abc'[i % 3]}\n" for i, text in enumerate(TEXTS))
+    path = write(tmp_path / "a.csv", "comment,checked,kind\n" + rows.replace(", of", " of"))
+    assert {label for _, label in open_labelled(path, None, None)} == {"a", "b", "c"}
+
+
+def test_json_that_is_no_table_is_refused(tmp_path):
+    body = "".join(f'{{"text": "{text}", "label": "{i % 2}"}}\n' for i, text in enumerate(TEXTS))
+    with pytest.raises(DataError, match=r"a\.json is JSON and not a table; .* end its name in \.jsonl"):
+        open_labelled(write(tmp_path / "a.json", body), None, None)
+
+
 def test_swapped_text_and_label_columns_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "".join(f"{'ab'[i % 2]}\t{text}\n" for i, text in enumerate(TEXTS)))
     with pytest.raises(

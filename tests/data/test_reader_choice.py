@@ -10,6 +10,7 @@ import pytest
 
 from regard.data.csv_reader import Csv
 from regard.data.reader_choice import open_labelled
+from regard.data.text_files import BAD
 from regard.errors import DataError
 
 
@@ -29,6 +30,20 @@ def test_a_row_without_the_column_keeps_its_row_number(tmp_path):
     rows = Csv(write(tmp_path / "a.csv", "a,x\nb\nc,z\n"))
     assert [row[0] for row in rows] == ["a", "b", "c"]
     assert list(rows)[1][1].startswith("\udcff")
+
+
+@pytest.mark.parametrize("rest", ["c,z\n" * 3, "c,z\n" * 300_000])  # more than a cell may have
+def test_a_quote_that_is_never_closed_is_an_error_and_no_row_is_lost(tmp_path, rest):
+    rows = Csv(write(tmp_path / "a.csv", f'a,x\n"two\nlines",y\n"b,y\n{rest}'))
+    with pytest.raises(DataError, match=r"line 4 of .*a\.csv opens a quotation mark that is never closed"):
+        list(rows)
+
+
+def test_quotes_of_a_row_that_is_not_utf8_count_for_the_lines_after_it(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes('a,x\n"caf\xe9\ntwo, lines",y\n"three\nd\xe9",z\nb,\xe9\nc,z\n'.encode("latin-1"))
+    rows = list(Csv(path))
+    assert [row for row in rows if row[0] != BAD] == [("a", "x"), ("c", "z")] and len(rows) == 5
 
 
 def test_a_score_column_is_read_and_filters_rows(tmp_path):

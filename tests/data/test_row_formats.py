@@ -88,6 +88,21 @@ def test_labels_are_renamed_and_merged_in_every_split(tmp_path):
     ]
 
 
+def test_spaces_around_labels_make_no_new_label(tmp_path):
+    rows = [("fine", " good"), ("bad", "bad"), ("well", "good "), ("awful", "bad\u00a0")]
+    corpus = load({"train": [table(tmp_path, rows)], "labels": {"bad": "poor"}}, WORDS, "classify")
+    assert corpus.target_tokenizer.entries == ("good", "poor")
+
+
+def test_a_file_without_usable_rows_is_an_error_that_names_what_to_do(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text,label\ncaf\xe9,x\nth\xe9,y\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"2 not UTF-8 .* iconv -f WINDOWS-1252 -t UTF-8 .*a\.csv"):
+        load({"train": [str(tmp_path / "a.csv")]}, WORDS, "classify")
+    (tmp_path / "a.conll").write_text("New\tB-LOC\nYork\tI-LOC\n" * 50, encoding="utf-8")
+    with pytest.raises(DataError, match=r"1 over max_length.* an empty line ends a sentence"):
+        load({"train": [str(tmp_path / "a.conll")], "max_length": 50}, WORDS, "tag")
+
+
 def test_span_types_are_renamed_and_adjacent_spans_stay_two(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(

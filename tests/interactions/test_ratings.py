@@ -45,6 +45,23 @@ def test_tables_are_read_with_any_separator(write, name, text):
     assert triples(read_ratings([write(text, name)])) == EXPECTED
 
 
+def test_columns_without_usual_names_are_reported(write):
+    path = write("when,who,what,much\n1,2,3,4\n")
+    assert read_ratings([path]).assumed == [
+        "ratings.csv: user = column 1 'when', item = column 2 'who', rating = column 3 'what' (assumed; "
+        "--user-column and others choose)"
+    ]
+    assert not read_ratings([path], {"user": "who", "item": "3", "rating": "4"}).assumed
+    assert "user = column 1, item = column 2" in read_ratings([write("7,ann,1,4\n")]).assumed[0]
+    assert not read_ratings([write("userId,movieId,rating\n1,2,3\n")]).assumed
+
+
+def test_an_item_table_with_other_ids_is_an_error(write):
+    ratings = read_ratings([write("user,item,rating\nann,x,4\n")])
+    with pytest.raises(DataError, match=r"no item of the ratings, such as 'x', is in column 1 of .*'no'"):
+        add_item_info(ratings, write("no,title\n1,A film\n", "items.csv"))
+
+
 def test_columns_are_found_by_name_or_number(write):
     path = write("when,who,what,much\n1,ann,x,4\n1,bob,x,2.5\n")
     assert triples(read_ratings([path], {"user": "who", "item": "3", "rating": "Much"})) == EXPECTED[:2]

@@ -176,6 +176,12 @@ def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch
         texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 
+def test_cells_may_be_larger_than_the_limit_of_the_csv_module(tmp_path):
+    path = write(tmp_path, b'a,"' + b"x" * 200_000 + b'"\n', "in.csv")
+    csv.field_size_limit(1 << 17)
+    assert len(texts(Source((path,), layout=Column(2, ",", quotes=True)))[0]) == 200_000
+
+
 def test_inner_quotation_marks_are_text_and_unclosed_ones_are_errors(tmp_path):
     path = write(tmp_path, b'a,5" disk\nb,x\n', "in.csv")
     assert texts(Source((path,), layout=Column(2, ",", quotes=True))) == ['5" disk', "x"]

@@ -222,6 +222,7 @@ def _own_files(
 ) -> None:
     from regard.data.column_detection import LABELLED, PAIRS
     from regard.data.reader_choice import JSON, TABLES, has_labels, open_files, open_labelled
+    from regard.data.readers import RenamedLabels
     from regard.data.sequence_files import describe_array
     from regard.data.text_files import check_file, suffix
     from regard.errors import DataError
@@ -242,7 +243,10 @@ def _own_files(
         )
     paired = (source is not None and target is not None) or bool(endings & set(TABLES))
     paired = paired or (not endings & set(JSON) and len(paths) == 2)
-    rows = open_labelled(paths[0], source, target) if labels else open_files(paths, source, target, paired)
+    if labels:
+        rows: Rows = RenamedLabels(open_labelled(paths[0], source, target), ())
+    else:
+        rows = open_files(paths, source, target, paired)
     for note in rows.notes():
         console.print(note, markup=False, soft_wrap=True)
     _rows(console, rows, samples, (LABELLED if labels else PAIRS).roles if rows.paired else ("text",))
@@ -258,19 +262,22 @@ def _labels(console: Console, rows: Rows) -> None:
     from regard.data.describe import MAX_ROWS
     from regard.data.text_files import is_unreadable
 
-    counts = Counter(label for _, label in islice(rows, MAX_ROWS) if not is_unreadable(label))
+    counts = Counter(label for _, label in islice(rows, MAX_ROWS) if label and not is_unreadable(label))
     shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (
         " …" if len(counts) > 20 else ""
     )
-    console.print(f"{len(counts):,} labels: {shown}", markup=False, soft_wrap=True)
+    console.print(f"{len(counts):,} label{'s' * (len(counts) != 1)}: {shown}", markup=False, soft_wrap=True)
 
 
 def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -> None:
     from rich.table import Table
 
     from regard.data.describe import describe
+    from regard.errors import DataError
 
     description = describe(rows, samples)
+    if not description.report.read:
+        raise DataError(description.report.no_rows_message(rows))
     more = "" if description.complete else ", not counting the rest"
     console.print(f"{description.report.read:,} rows{more}; " + "; ".join(
         [f"{number:,} {reason}" for reason, number in description.report.dropped().items()] or ["all usable"]

@@ -48,6 +48,8 @@ class RatingOptions(OptionGroup):
             paths, items = [ratings_file], items or movies
         columns = {"user": self.user_column, "item": self.item_column, "rating": self.rating_column}
         ratings = read_ratings(paths, columns)
+        for line in ratings.assumed:
+            report(line)
         if ratings.repeated:
             report(f"warning: {ratings.repeated}")
         return paths, add_item_info(ratings, items) if items is not None else ratings

@@ -112,6 +112,10 @@ def detect_table(path: Path, *, one_column: bool = False) -> TableSample:
     A table of one column is refused unless `one_column` is True.
     """
     check_file(path)
+    if suffix(path) == "json":
+        raise DataError(
+            f"{path} is JSON and not a table; write one object per line, and end its name in .jsonl"
+        )
     first = [
         line
         for line in islice(chain.from_iterable(lines(path)), MAX_LINES)
@@ -310,7 +314,7 @@ def _text_like(sample: TableSample, free: list[int], header: bool) -> int:
 
 def _label_like(sample: TableSample, free: list[int], header: bool) -> int:
     """The column with the fewest distinct values, at least two, that recur."""
-    counts = {number: len(set(sample.column(number, header))) for number in free}
+    counts = {number: len(set(sample.column(number, header)) - {""}) for number in free}
     fitting = [number for number in free if 2 <= counts[number] <= max(2, (len(sample.rows) - header) // 2)]
     return min(fitting, key=counts.__getitem__, default=free[0])
 

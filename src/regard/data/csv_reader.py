@@ -9,10 +9,11 @@ from itertools import chain, islice
 from typing import Any
 
 from regard.data.readers import MISSING, ROWS, Advance, Block, OneFile, ignore
-from regard.data.text_files import LONG, is_unreadable, lines
+from regard.data.text_files import BAD, LONG, MARK, is_unreadable, lines
 from regard.errors import DataError
 
 MAX_CELL = 1 << 20  # characters of a cell, including line ends inside quotes
+_END = f"{MARK} end"  # a line after the last one
 
 
 @dataclass(frozen=True)
@@ -62,25 +63,35 @@ class Csv(OneFile):
         return f"{self.path} line {line}, column {self.columns[column]}"
 
     def _rows(self, advance: Advance) -> Iterator[tuple[int, list[str]]]:
-        """Yield the first line number and the cells of each row."""
+        """Yield the first line number and the cells of each row; [BAD] or [LONG] if a line of it is."""
         csv.field_size_limit(MAX_CELL)
-        reader = csv.reader(
-            (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))),
-            delimiter=self.separator,
-        )
+        blocks = lines(self.path, advance=advance, invalid=_with_mark)
+        ended = chain(chain.from_iterable(blocks), [_END])  # becomes part of a cell that is never closed
+        reader = csv.reader((f"{line}\n" for line in ended), delimiter=self.separator)
         first, begin = self.header, 1
         while True:
             try:
                 row = next(reader)
-            except StopIteration:
+            except csv.Error:  # a cell is larger than MAX_CELL
+                raise self._unclosed(begin) from None
+            if row == [_END]:
                 return
-            except csv.Error:  # usually a quote that is not closed
-                row = [LONG]
+            text = "".join(row)
+            if MARK in text:
+                if _END in text:
+                    raise self._unclosed(begin)
+                row = [LONG if LONG in text else BAD]
             begin, line = reader.line_num + 1, begin
             if first:
                 first = False
             elif row and (self.least is None or self._number(row, line) >= self.least):
                 yield line, row
+
+    def _unclosed(self, line: int) -> DataError:
+        return DataError(
+            f"line {line:,} of {self.path} opens a quotation mark that is never closed; close it, or write "
+            'two ("") for one that belongs to the text'
+        )
 
     def _number(self, row: list[str], line: int) -> float:
         assert self.score is not None
@@ -94,7 +105,12 @@ class Csv(OneFile):
             ) from None
 
 
+def _with_mark(line: bytes) -> str:
+    """A line that is not UTF-8, marked at its end: its quotation marks count for the lines after it."""
+    return line.decode("utf-8", "replace") + MARK
+
+
 def _cell(row: list[str], number: int) -> str:
     if is_unreadable(row[0]):
-        return row[0].rstrip("\n")
+        return row[0]
     return row[number - 1].replace("\n", " ") if number <= len(row) else MISSING

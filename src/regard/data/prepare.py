@@ -26,9 +26,9 @@ from regard.data.bpe_dropout import BpeDropout
 from regard.data.chunk_encoder import Encoding, EncodingSettings
 from regard.data.encoding_workers import cores, encode_all
 from regard.data.readers import MISSING, Block, Rows
-from regard.data.text_files import BAD, LONG, MARK
+from regard.data.text_files import BAD, LONG, MARK, MAX_CHARACTERS
 from regard.data.tokenizer import EOS, Tokenizer
-from regard.errors import DataError, OptionError
+from regard.errors import DataError, OptionError, for_shell
 from regard.files.arrays import GrowingArray, read_array
 from regard.files.atomic import build_folder
 from regard.files.cache import CACHE_HINT, cache_folder
@@ -60,7 +60,7 @@ class Report:
         """Number of dropped rows by reason; reasons without rows are left out."""
         named = {
             "not UTF-8": self.bad_utf8,
-            "longer than a line may be": self.long_line,
+            f"over {MAX_CHARACTERS:,} characters": self.long_line,
             "without the column or field": self.missing,
             "empty on a side": self.empty,
             "over max_length": self.long,
@@ -76,8 +76,17 @@ class Report:
         notes = f" ({'; '.join(rows.notes())})" if rows.notes() else ""
         return (
             f"none of the {self.read:,} rows of {rows.files[0]} can be used: {reasons}{notes}; "
-            "check the file with `regard data`, and data.source, data.target and data.max_length"
+            f"{self._advice(rows)}"
         )
+
+    def _advice(self, rows: Rows) -> str:
+        """What to do if no row could be used, by the most frequent reason."""
+        most = max(self.dropped().values())
+        if self.bad_utf8 == most:
+            return f"convert the file with: iconv -f WINDOWS-1252 -t UTF-8 {for_shell(str(rows.files[0]))}"
+        if self.long == most:
+            return "raise data.max_length, or split the rows (in CoNLL files, an empty line ends a sentence)"
+        return "check the file with `regard data`, and data.source and data.target"
 
     def __str__(self) -> str:
         dropped = "; ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())

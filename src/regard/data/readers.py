@@ -269,7 +269,7 @@ class ConcatRows(Rows):
 
 @dataclass(frozen=True)
 class RenamedLabels(Rows):
-    """Rows whose labels are renamed; several labels can get the same name.
+    """Rows whose labels are renamed, without the spaces around them; several can get the same name.
 
     With `tags` the last column has tags joined by spaces, and `B-person` becomes `B-PER`.
     """
@@ -302,7 +302,7 @@ class RenamedLabels(Rows):
     def _renamed(self, label: str) -> str:
         names = dict(self.labels)
         if not self.tags:
-            return names.get(label, label)
+            return names.get(label.strip(), label.strip())
         parts = (tag.partition("-") for tag in label.split(" "))
         return " ".join(f"{prefix}{dash}{names.get(kind, kind)}" for prefix, dash, kind in parts)
 

@@ -136,8 +136,8 @@ class ClassifyRows(RowFormat):
         return concatenate(parts)
 
     def finish(self, rows: Rows, data: Any) -> Rows:
-        """Rename labels by `data.labels`."""
-        return RenamedLabels(rows, tuple(data.labels.items())) if data.labels else rows
+        """Remove the spaces around labels, and rename them by `data.labels`."""
+        return RenamedLabels(rows, tuple(data.labels.items()))
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         labels = set(target.entries)

@@ -34,14 +34,20 @@ _OTHER_FORMATS = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28
 
 
 def lines(
-    path: Path, *, max_characters: int = MAX_CHARACTERS, advance: Callable[[int], None] = lambda n: None
+    path: Path,
+    *,
+    max_characters: int = MAX_CHARACTERS,
+    advance: Callable[[int], None] = lambda n: None,
+    invalid: Callable[[bytes], str] = lambda line: BAD,
 ) -> Iterator[list[str]]:
     """Yield blocks of decoded lines without line ends; call `advance` with the number of bytes read.
+
+    `invalid` makes the text of a line that is not UTF-8.
 
     Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at
     the same time.
     """
-    return _decoded(unpacked(path, advance=advance), max_characters)
+    return _decoded(unpacked(path, advance=advance), max_characters, invalid)
 
 
 def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> Iterator[bytes]:
@@ -228,7 +234,9 @@ def _prefetched(blocks: Iterator[bytes], max_blocks: int = 4) -> Iterator[bytes]
         thread.join()
 
 
-def _decoded(blocks: Iterator[bytes], max_characters: int) -> Iterator[list[str]]:
+def _decoded(
+    blocks: Iterator[bytes], max_characters: int, invalid: Callable[[bytes], str]
+) -> Iterator[list[str]]:
     """Split blocks of bytes into decoded lines; LONG replaces a line that is longer than the limit."""
     tail, skipping, first = b"", False, True
     widest = 4 * max_characters + 2  # bytes of a line: 4 per character in UTF-8, and \r\n
@@ -244,23 +252,23 @@ def _decoded(blocks: Iterator[bytes], max_characters: int) -> Iterator[list[str]
         complete, incomplete = block[:cut], block[cut + 1 :]
         if skipping:
             end = complete.find(b"\n")
-            decoded = [LONG] + ([] if end < 0 else _lines(complete[end + 1 :], max_characters))
+            decoded = [LONG] + ([] if end < 0 else _lines(complete[end + 1 :], max_characters, invalid))
         else:
-            decoded = _lines(tail + complete, max_characters)
+            decoded = _lines(tail + complete, max_characters, invalid)
         tail, skipping = (incomplete, False) if len(incomplete) <= widest else (b"", True)
         yield decoded
     if skipping:
         yield [LONG]
     elif tail:
-        yield _lines(tail, max_characters)
+        yield _lines(tail, max_characters, invalid)
 
 
-def _lines(data: bytes, max_characters: int) -> list[str]:
+def _lines(data: bytes, max_characters: int, invalid: Callable[[bytes], str]) -> list[str]:
     try:
         text = data.decode("utf-8")
         decoded = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
     except UnicodeDecodeError:
-        decoded = [_line(line) for line in data.split(b"\n")]
+        decoded = [_line(line, invalid) for line in data.split(b"\n")]
     return (
         decoded
         if len(data) <= max_characters or max(map(len, decoded)) <= max_characters
@@ -268,11 +276,12 @@ def _lines(data: bytes, max_characters: int) -> list[str]:
     )
 
 
-def _line(data: bytes) -> str:
+def _line(data: bytes, invalid: Callable[[bytes], str]) -> str:
+    data = data.removesuffix(b"\r")
     try:
-        return data.removesuffix(b"\r").decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return BAD
+        return invalid(data)
 
 
 def aligned_lines(path: Path) -> list[str]:

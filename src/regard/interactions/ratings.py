@@ -50,6 +50,7 @@ class Ratings:
     titles: list[str] = field(default_factory=list)
     tags: list[list[str]] = field(default_factory=list)
     repeated: str = ""  # warning about pairs rated twice, or empty
+    assumed: list[str] = field(default_factory=list)  # columns of files that do not name them
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -72,11 +73,12 @@ def read_ratings(paths: Sequence[Path], columns: dict[str, str | None] | None = 
     position: dict[tuple[int, int], int] = {}
     user_column, item_column, values = [], [], []
     repeats, first = 0, ""
+    notes: list[str] = []
     for path in paths:
         with track(
             path.stat().st_size if path.is_file() else None, f"reading {path.name}", "bytes"
         ) as progress:
-            for where, (user, item, rating) in _triples(path, columns or {}, progress.advance):
+            for where, (user, item, rating) in _triples(path, columns or {}, progress.advance, notes):
                 pair = users.setdefault(user, len(users)), items.setdefault(item, len(items))
                 if pair in position:
                     values[position[pair]] = rating
@@ -98,6 +100,7 @@ def read_ratings(paths: Sequence[Path], columns: dict[str, str | None] | None = 
         np.array(item_column),
         np.array(values, float),
         repeated=warning,
+        assumed=notes,
     )
 
 
@@ -122,6 +125,11 @@ def add_item_info(ratings: Ratings, path: Path, separator: str = "|") -> Ratings
             raise _too_few(where, row, needed)
         by_id[row[ident].strip()] = row
     item_rows = [by_id.get(item) for item in ratings.items]
+    if not any(item_rows):
+        raise DataError(
+            f"no item of the ratings, such as {ratings.items[0]!r}, is in column {ident + 1} of {path} "
+            f"({header[ident].strip()!r}); name the column of the ids 'id'"
+        )
     return replace(
         ratings,
         titles=[
@@ -136,8 +144,9 @@ def add_item_info(ratings: Ratings, path: Path, separator: str = "|") -> Ratings
 
 
 def _triples(
-    path: Path, columns: dict[str, str | None], advance: Any
+    path: Path, columns: dict[str, str | None], advance: Any, notes: list[str]
 ) -> Iterator[tuple[str, tuple[str, str, float]]]:
+    """Yield the location, user, item and rating of each row; add what was assumed to `notes`."""
     rows = _rows(path, advance)
     where, first = next(rows, ("", []))
     if len(first) < 3 and not any(columns.values()):
@@ -146,7 +155,17 @@ def _triples(
             "separate columns by commas or tabs"
         )
     places = _find_columns(path, first, columns)
-    if _number(first[places["rating"]]) is None:  # a header
+    header = _number(first[places["rating"]]) is None
+    if any(
+        columns.get(kind) is None and first[k].strip().lower() not in COLUMN_NAMES[kind]
+        for kind, k in places.items()
+    ):
+        shown = (
+            f"{kind} = column {k + 1}" + (f" {first[k].strip()!r}" if header else "")
+            for kind, k in places.items()
+        )
+        notes.append(f"{path.name}: {', '.join(shown)} (assumed; --user-column and others choose)")
+    if header:
         if any(_number(cell) is not None for cell in first):
             raise _not_a_number(where, places["rating"], first)
     else:

@@ -65,6 +65,7 @@ class Column:
         """All cells of a row."""
         if not self.quotes:
             return line.split(self.separator)
+        csv.field_size_limit(MAX_BYTES)  # of the process, so others may have changed it
         try:
             return next(csv.reader(io.StringIO(line, newline=""), delimiter=self.separator), [""])
         except csv.Error as error:
