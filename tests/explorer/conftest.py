@@ -14,8 +14,8 @@ from regard.serving.generation_service import GenerationService
 from tests.explorer import toy
 from tests.serving.server import running
 
-# Under REGARD_LONG every answer of the server reaches the page late, as on a slow machine or network: a test that
-# reads what has not arrived yet fails there each time, not once in a hundred runs elsewhere.
+# Under REGARD_LONG every answer of the server reaches the page late, as on a slow machine or network: a test
+# that reads what has not arrived yet fails there each time, not once in a hundred runs elsewhere.
 LATE = """
 const fetched = window.fetch;
 window.fetch = async (...request) => {

@@ -31,6 +31,7 @@ def test_a_generated_token_is_explained_by_its_row(huggingface, kind):
     special = model.tokens.special
     ids = run.private["source"] if kind == "Marian" else run.private["target"][: row + 1]
     features = [i for i, token in enumerate(ids) if token not in special]
+    assert result["keys"] == features  # where these tokens are in the map
     expected = run.maps[name].mean(0)[row, features]
     assert result["scores"]["attention"] == pytest.approx(expected.tolist(), abs=1e-5)
     assert result["tokens"] == [model.tokens.label(ids[i]) for i in features]

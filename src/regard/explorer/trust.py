@@ -84,6 +84,7 @@ def trust(
         "prediction": prediction,
         "probability": float(probe.distribution[probe.predicted]),
         "tokens": probe.tokens,
+        "keys": list(probe.given.keys),  # the columns of these tokens in the attention map
         "scores": {name: scores[name] for name in ("attention", "gradient", "leave_one_out")},
         "verdict": verdict(shown, prediction),
         "figures": shown,

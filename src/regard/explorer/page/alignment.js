@@ -1,25 +1,25 @@
 // Which source words a translation attends to: as curves and as a matrix.
 
 import * as api from "./api.js";
-import { choice, el, headChoice, legend, levelChips } from "./dom.js";
+import { choice, el, headChoice, legend, levelChips, refill } from "./dom.js";
 import { exportMenu } from "./export.js";
 import { token } from "./format.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 import { newest } from "./newest.js";
-import { headOf, set, state } from "./state.js";
+import { headOf, rowOf, set, state } from "./state.js";
 import { entries, merge, readRow } from "./words.js";
 
 /** A form for gold links and the translation that they belong to. */
-function goldForm(model, { rerun }, draw) {
+function goldForm(run, model, { again }, draw) {
   const target = el("input", { value: state.target, dir: "auto", "aria-label": "Their translation" });
   const links = el("input", { value: state.links, placeholder: "0-0 1-2 2?3", "aria-label": "Gold links" });
   const submit = (event) => {
     event.preventDefault();
-    const other = target.value.trim() !== state.target;
-    set({ target: target.value.trim(), links: links.value.trim() });
-    if (other) rerun();
-    else draw();
+    const given = { target: target.value.trim(), links: links.value.trim() };
+    if (given.target !== (run.request.target ?? "")) return again(run, { ...given, prefix: "", pins: "" });
+    set(given);
+    return draw();
   };
   return el(
     "details.gold",
@@ -43,7 +43,7 @@ export function alignmentView(run, model, actions) {
     maps.find((m) => String(m.index) === state.map) ??
     maps.find((m) => m.layer === model.alignment) ??
     maps.at(-1);
-  let selected = state.row === "" ? -1 : Number(state.row),
+  let selected = rowOf(run, "target"),
     data = null,
     rows = [],
     columns = [];
@@ -87,7 +87,8 @@ export function alignmentView(run, model, actions) {
   }
 
   function showControls() {
-    controls.replaceChildren(
+    refill(
+      controls,
       choice(
         "layer",
         maps.map((m) => [m.index, String(m.layer + 1)]),
@@ -109,7 +110,7 @@ export function alignmentView(run, model, actions) {
 
   function level(value) {
     selected = -1;
-    set({ level: value, row: "" });
+    set({ level: value });
     load();
   }
 
@@ -182,6 +183,6 @@ export function alignmentView(run, model, actions) {
     legend(merged),
     score,
     trust.node,
-    ...(model.can?.includes("gold") ? [goldForm(model, actions, drawGold)] : []),
+    ...(model.can?.includes("gold") ? [goldForm(run, model, actions, drawGold)] : []),
   );
 }

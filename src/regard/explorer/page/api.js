@@ -14,17 +14,18 @@ export const unreachable = () =>
     unreachable: true,
   });
 
-async function answer(path, options = {}) {
+/** The content of an answer, as JSON or as bytes; a connection may also end inside it. */
+async function answer(path, options = {}, form = "json") {
   let response;
   try {
     const token = sessionStorage.getItem(TOKEN);
     const headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
     response = await fetch(new URL(path, BASE), { ...options, headers });
+    if (response.ok) return await response[form]();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw unreachable();
   }
-  if (response.ok) return response;
   let message = `The server answered with status ${response.status}.`;
   try {
     message = (await response.json()).error ?? message;
@@ -34,17 +35,15 @@ async function answer(path, options = {}) {
   throw Object.assign(new Error(message), { status: response.status });
 }
 
-const post = async (path, body, signal) =>
-  (
-    await answer(path, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify(body),
-      signal,
-    })
-  ).json();
+const post = (path, body, signal) =>
+  answer(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
 
-export const describeModel = async (progress, index) => (await answer(`model?index=${index || 0}`)).json();
+export const describeModel = (progress, index) => answer(`model?index=${index || 0}`);
 
 /** Run a text. The run keeps its request, to be run again. */
 export async function run(request, signal) {
@@ -69,7 +68,7 @@ async function ofRun(run, call) {
   }
 }
 
-const bytes = async (run, path) => (await ofRun(run, (id) => answer(`runs/${id}/${path}`))).arrayBuffer();
+const bytes = (run, path) => ofRun(run, (id) => answer(`runs/${id}/${path}`, {}, "arrayBuffer"));
 
 /** Run a text again with a base, for what changed attention does. */
 export const runAgainst = (base, request) => ofRun(base, (id) => run({ ...request, base: id }));
@@ -89,14 +88,16 @@ export const gold = (run, map, head, links) =>
     post(`runs/${id}/maps/${map}/gold`, { links, ...(head === "mean" ? {} : { head: Number(head) }) }),
   );
 
-export const diversity = async (run, map) =>
-  (await ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`))).json();
+export const diversity = (run, map) => ofRun(run, (id) => answer(`runs/${id}/maps/${map}/diversity`));
 
 /** Add the mean entropy and distance of its heads to every map of a run. */
 export function headStatistics(run) {
   run.statistics ??= ofRun(run, (id) => answer(`runs/${id}/statistics`))
-    .then((response) => response.json())
-    .then((all) => all.forEach((numbers, i) => Object.assign(run.maps[i], numbers)));
+    .then((all) => all.forEach((numbers, i) => Object.assign(run.maps[i], numbers)))
+    .catch((error) => {
+      run.statistics = null; // asked for again the next time
+      throw error;
+    });
   return run.statistics;
 }
 
@@ -133,5 +134,8 @@ export async function file(run, map, which, level, format) {
   return new Blob([await bytes(run, `maps/${map}/heads/${which}/export.${format}?${query}`)]);
 }
 
-/** Leave-one-out of each source token for target token `row`; null if there is none. */
-export const leaveOneOut = async (run, row) => (await trust(run, row)).scores?.leave_one_out ?? null;
+/** Leave-one-out of source tokens for target token `row`: {scores, keys: their columns}; null if there is none. */
+export async function leaveOneOut(run, row) {
+  const { scores, keys } = await trust(run, row);
+  return scores ? { scores: scores.leave_one_out, keys } : null;
+}

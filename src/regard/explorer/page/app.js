@@ -6,6 +6,7 @@ import { answer } from "./difference.js";
 import { announce, choice, el, field, fit, num, rove } from "./dom.js";
 import { likeliest, probability } from "./format.js";
 import { headsView } from "./heads.js";
+import { leave, newest, shown } from "./newest.js";
 import { readAddress, set, state } from "./state.js";
 
 const VERBS = {
@@ -43,14 +44,7 @@ const VIEWS = {
 let model = null,
   current = null,
   running = null;
-const actions = {
-  request: () => request(),
-  runAgain: (changes) => runAgain(changes),
-  force,
-  rerun,
-  show,
-  trustLine,
-};
+const actions = { force, again, trustLine };
 // State of one text.
 const NEW_TEXT = { row: "", token: "", node: "", prefix: "", pins: "", target: "", links: "", changes: "" };
 
@@ -87,6 +81,8 @@ function showTabs() {
 /** Show a view of the current run. */
 async function show(name) {
   const focused = page.tabs.contains(document.activeElement);
+  leave();
+  const here = shown();
   set({ view: name });
   showTabs();
   if (focused) byId(`tab-${name}`)?.focus();
@@ -98,20 +94,33 @@ async function show(name) {
   page.view.dataset.view = name;
   for (const part of [page.ask, page.examples]) part.hidden = !needsRun;
   page.output.hidden = !needsRun || !current;
-  const empty = (text) => page.view.replaceChildren(el("p.empty", text));
+  const empty = (text) => fill(el("p.empty", text));
   if (needsRun && !current) empty(running ? "Running…" : "Type a text and press Enter.");
   else if (needsRun && !view.plain && !current.maps.length)
     empty("This model has no attention to show. Compare and Mechanism work without.");
   else if (view.fits && !view.fits(current)) empty("This model has no attention between source and target.");
   else {
     try {
-      view.make ??= (await load(view.file)).view;
+      if (!view.make) {
+        empty("Loading…");
+        view.make = (await load(view.file)).view;
+      }
+      if (here()) fill(view.make(current, model, actions));
     } catch (error) {
-      return showError(error);
+      showError(error);
     }
-    if (state.view === name) page.view.replaceChildren(view.make(current, model, actions));
   }
 }
+
+/** Put a view in place of the one before; if the focus was there, it stays in the view. */
+function fill(node) {
+  const focused = page.view.contains(document.activeElement);
+  page.view.replaceChildren(node);
+  if (focused) page.view.focus({ preventScroll: true });
+}
+
+/** Show the view again; one that needs no run stays as it is. */
+const refresh = () => VIEWS[state.view].alone || show(state.view);
 
 /** Import a file of the page; the server may be gone. */
 async function load(name) {
@@ -125,17 +134,13 @@ async function load(name) {
 /** A line beside a picture that summarizes the view Trust. */
 function trustLine(run) {
   const node = el("p.trust-line.dim");
-  return {
-    node,
-    async update(map, head) {
-      if (!model.views?.includes("trust")) return;
-      try {
-        (await load("trust")).updateLine(node, run, map, head, show);
-      } catch (error) {
-        node.textContent = error.message;
-      }
+  const update = newest(
+    async (fresh, map, head) => (await fresh(load("trust"))).fillLine(fresh, node, run, map, head, show),
+    (error) => {
+      node.textContent = error.message;
     },
-  };
+  );
+  return { node, update: (map, head) => model.views?.includes("trust") && update(map, head) };
 }
 
 function showOutput(run) {
@@ -162,10 +167,7 @@ function showOutput(run) {
         el(
           "button.chip",
           {
-            onclick: () => {
-              set({ prefix: "", pins: "", target: "", links: "", node: "" });
-              rerun();
-            },
+            onclick: () => force(run, [], 0),
           },
           "release",
         ),
@@ -187,7 +189,7 @@ function showError(error) {
   polling = setTimeout(() => {
     api
       .describeModel(null, state.model)
-      .then(() => (model ? submit() : location.reload()))
+      .then(() => (model ? rerun() : location.reload()))
       .catch((again) => showError(again));
   }, 2000);
 }
@@ -209,51 +211,54 @@ function submit() {
 /** Run the text of the address and show it. */
 async function rerun() {
   running?.abort();
-  const mine = (running = new AbortController());
+  const mine = (running = new AbortController()),
+    focused = document.activeElement === page.go;
   page.go.disabled = true;
   page.view.setAttribute("aria-busy", "true");
+  if (!current) refresh();
   try {
-    current = await api.run(request(forced()), mine.signal);
+    current = await api.run(request(), mine.signal);
     showError(null);
     showOutput(current);
-    show(state.view);
+    refresh();
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
   } finally {
     if (running === mine) {
       running = null;
       page.go.disabled = false;
+      if (focused && document.activeElement === document.body) page.go.focus(); // lost while disabled
       page.view.removeAttribute("aria-busy");
+      if (!current) refresh();
     }
   }
 }
 
-function request(more = {}) {
+/** What the address asks for; the output is forced to a whole translation, or to its first tokens. */
+function request() {
+  const prefix = state.prefix.split(",").filter(Boolean).map(Number);
   return {
     text: state.text,
     beam: Number(state.beam) || 1,
     ...(state.to ? { to: state.to } : {}),
     ...(state.model ? { model: Number(state.model) } : {}),
-    ...more,
+    ...(state.target ? { target: state.target } : prefix.length ? { prefix } : {}),
   };
 }
 
-/** What the output is forced to: a whole translation, or its first tokens. */
-function forced() {
-  const prefix = state.prefix.split(",").filter(Boolean).map(Number);
-  return state.target ? { target: state.target } : prefix.length ? { prefix } : {};
+/** Run the text of a run again, with changes of the address: it may name another text, which failed. */
+function again({ request: { text, to = "", beam } }, changes) {
+  set({ text, to, beam, ...changes });
+  return rerun();
 }
 
-/** Run the same text with changed attention. */
-const runAgain = (changes) => api.runAgainst(current, request({ ...forced(), changes }));
-
-/** Start the output with these token ids, in every view; those from step `from` on are new. */
-function force(prefix, from) {
+/** Start the output of a run with these token ids, in every view; those from step `from` on are new. */
+function force(run, prefix, from) {
   const steps = [
     ...state.pins.split(",").filter((step) => step && Number(step) < from),
     ...prefix.map((_, i) => i + 1).filter((step) => step >= from),
   ];
-  set({
+  return again(run, {
     prefix: prefix.join(","),
     pins: steps.join(","),
     target: "",
@@ -262,7 +267,6 @@ function force(prefix, from) {
     row: "",
     token: "",
   });
-  return rerun();
 }
 
 function showModel() {

@@ -14,6 +14,7 @@ import {
   headChoice,
   levelChips,
   num,
+  refill,
 } from "./dom.js";
 import { inside, largest, likeliest, mapName, percent, probability, weight } from "./format.js";
 import { Matrix } from "./matrix.js";
@@ -186,14 +187,16 @@ function pictures(runs, names) {
   const load = newest(
     async (fresh) => {
       const map = runs[0].maps[index];
-      controls.replaceChildren(
+      refill(
+        controls,
         choice(
           "attention",
           runs[0].maps.map((m, i) => [i, mapName(m)]),
           index,
           (value) => {
+            const sameRows = runs[0].maps[value].rowSide === map.rowSide;
             index = Number(value);
-            set({ map: value });
+            set({ map: value, ...(sameRows ? {} : { row: "" }) });
             load();
           },
         ),
@@ -225,20 +228,22 @@ function pictures(runs, names) {
   return el("div", controls, sub, body);
 }
 
-export function view(run, model, { request }) {
+export function view(run, model) {
+  const { target, prefix, ...asked } = run.request; // the texts are run without forced tokens
   const modes = {
     text: "another text",
     ...(model.models?.length > 1 ? { model: "another model" } : {}),
     ...(PROBES[model.task] ? { probe: "pronoun probe" } : {}),
   };
-  if (!(state.mode in modes)) set({ mode: model.models?.length > 1 ? "model" : "text" });
+  if (!Object.hasOwn(modes, state.mode)) set({ mode: model.models?.length > 1 ? "model" : "text" });
   const chips = el("div.chips", { role: "group", "aria-label": "What to compare" }),
     form = el("div"),
     result = el("div.result");
   const [error, fail] = errorLine();
 
   function showModes() {
-    chips.replaceChildren(
+    refill(
+      chips,
       ...Object.entries(modes).map(([mode, text]) =>
         chip(text, state.mode === mode, () => {
           set({ mode, other: "" });
@@ -298,11 +303,11 @@ export function view(run, model, { request }) {
   /** The requests of the two runs and their names; null if a text is missing. */
   function requested() {
     if (state.mode === "model")
-      return { requests: [null, { ...request(), model: 1 }], names: model.models.slice(0, 2), words: null };
+      return { requests: [null, { ...asked, model: 1 }], names: model.models.slice(0, 2), words: null };
     if (state.mode === "text")
       return state.other.trim()
         ? {
-            requests: [null, { ...request(), text: state.other }],
+            requests: [null, { ...asked, text: state.other }],
             names: [run.text, state.other],
             words: null,
           }
@@ -313,7 +318,7 @@ export function view(run, model, { request }) {
         "Write two words with a slash between them, as in: The doctor said that he/she was late.",
       );
     return {
-      requests: two.texts.map((text) => ({ ...request(), text })),
+      requests: two.texts.map((text) => ({ ...asked, text })),
       names: two.texts,
       words: two.words,
     };

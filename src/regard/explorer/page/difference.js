@@ -45,6 +45,7 @@ const split = (text) => text.trim().match(/\s*(?:[\p{L}\p{M}\p{N}]+(?:['’][\p{
 
 /** The words of `after`, those that `before` does not share marked. */
 export function marked(before, after) {
+  if (!after.trim()) return ["(nothing)"];
   const words = split(after),
     plain = (list) => list.map((word) => word.trim());
   const shared = new Set(matches(plain(split(before)), plain(words)).map(([, j]) => j));

@@ -80,6 +80,20 @@ export function levelChips(level, onchange) {
   );
 }
 
+/** Replace the content of a node; the focus stays on the control of the same name, else of the same place. */
+export function refill(node, ...content) {
+  const controls = () => [...node.querySelectorAll("button, select")],
+    name = (control) => control.getAttribute("aria-label") ?? control.textContent;
+  const before = controls(),
+    at = before.indexOf(document.activeElement);
+  node.replaceChildren(...content);
+  if (at < 0) return;
+  const after = controls();
+  (
+    after.find((control) => name(control) === name(before[at])) ?? after.at(Math.min(at, after.length - 1))
+  )?.focus();
+}
+
 /** Make a text field as high as its text. */
 export function fit(node) {
   node.style.height = "auto";

@@ -13,9 +13,11 @@ async function png(svg) {
   await image.decode();
   const canvas = el("canvas", { width: SHARP * image.width, height: SHARP * image.height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise((resolve) => {
+  const blob = await new Promise((resolve) => {
     canvas.toBlob(resolve, "image/png");
   });
+  if (blob) return blob;
+  throw new Error("This picture is too large for a PNG; save it as SVG.");
 }
 
 /** A menu; `picture()` returns {run, map, head, level} of what is shown. */
@@ -39,6 +41,7 @@ export function exportMenu(picture) {
       menu.open = false;
     } catch (error) {
       status.textContent = error.message;
+      announce(error.message);
     }
   }
   const menu = el(

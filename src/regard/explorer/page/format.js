@@ -28,7 +28,7 @@ export const largest = (values) =>
 
 /** A token without its word-boundary mark; special tokens by name. */
 export function token(text) {
-  if (text in NAMES) return NAMES[text];
+  if (Object.hasOwn(NAMES, text)) return NAMES[text]; // a token may be “constructor”
   const shown = text.replace(/^[▁Ġ]/u, "");
   return shown === "" ? "␣" : shown.replaceAll("▁", " ");
 }
@@ -44,9 +44,12 @@ export const weight = (w) => (w >= 0.0005 || w === 0 ? w.toFixed(3) : w.toExpone
 export const percent = (p) =>
   p >= 0.0995 ? `${Math.round(p * 100)} %` : p >= 0.001 ? `${(p * 100).toFixed(1)} %` : "< 0.1 %";
 
+/** [label, probability] pairs, likeliest first: an object has labels that are numbers in their own order. */
+export const ranked = (labels) => Object.entries(labels).sort(([, p], [, q]) => q - p);
+
 /** The likeliest labels in one line. */
 export const likeliest = (labels) =>
-  Object.entries(labels)
+  ranked(labels)
     .slice(0, 4)
     .map(([label, p]) => `${label} ${percent(p)}`)
     .join(" · ");

@@ -1,13 +1,13 @@
 // Every layer and head as a thumbnail; one of them large, with its stages.
 
 import * as api from "./api.js";
-import { announce, bold, chip, choice, el, levelChips, rove } from "./dom.js";
+import { announce, bold, chip, choice, el, levelChips, refill, rove } from "./dom.js";
 import { exportMenu } from "./export.js";
 import { inside, KINDS, largest, mapName, weight } from "./format.js";
 import { Lines } from "./lines.js";
 import { alpha, Matrix } from "./matrix.js";
 import { newest } from "./newest.js";
-import { mapIndex, set, state } from "./state.js";
+import { indexOf, mapIndex, rowOf, set, state } from "./state.js";
 import { axes, merge, readRow } from "./words.js";
 
 const AXES = {
@@ -80,7 +80,7 @@ function limit(name, run, onchange, fail) {
     if (to && !range.max) {
       await fresh(api.headStatistics(run));
       const most = Math.max(0.1, ...run.maps.flatMap((map) => map[name] ?? []));
-      range.max = most.toFixed(1);
+      range.max = (Math.ceil(most * 10) / 10).toFixed(1); // hides no head
       range.value = value ?? (most / 2).toFixed(1);
     }
     set({ [name]: to ? `${to}:${range.value}` : "" });
@@ -143,7 +143,7 @@ export function headsView(run, model, actions) {
   const kinds = Object.keys(KINDS).filter((kind) => run.maps.some((map) => map.kind === kind));
   const first = run.maps.findIndex((map) => map.kind === (kinds.includes("cross") ? "cross" : kinds.at(-1)));
   let index = mapIndex(run, first);
-  let head = state.head !== "mean" && Number(state.head) < run.maps[index].heads ? Number(state.head) : 0;
+  let head = indexOf("head", run.maps[index].heads, 0);
   let bytes = null,
     colours = null,
     data = null,
@@ -153,7 +153,7 @@ export function headsView(run, model, actions) {
     lines = null,
     strongest = -1; // head of a clicked cell
 
-  const overview = el("div"),
+  const overview = el("div.painted"),
     filter = el("div.chips"),
     controls = el("div.controls"),
     count = el("p.dim");
@@ -182,7 +182,8 @@ export function headsView(run, model, actions) {
   function showOverview() {
     if (!bytes) return;
     colours = palette(overview.closest(".card"));
-    filter.replaceChildren(
+    refill(
+      filter,
       ...(kinds.length > 1
         ? ["all", ...kinds].map((kind) =>
             chip(KINDS[kind] ?? "all", state.kind === kind, () => {
@@ -240,9 +241,10 @@ export function headsView(run, model, actions) {
                 "data-map": i,
                 "data-head": h,
                 onclick: () => {
+                  const sameRows = map.rowSide === run.maps[index].rowSide;
                   index = i;
                   head = h;
-                  set({ map: i, head: h });
+                  set({ map: i, head: h, ...(sameRows ? {} : { row: "" }) });
                   load();
                 },
               },
@@ -265,7 +267,7 @@ export function headsView(run, model, actions) {
   }
 
   function pin(row, column) {
-    set({ row });
+    if (!shownStage || state.level === "tokens") set({ row }); // a stage has rows of tokens
     choose(row, column);
     if (column >= 0 && !shownStage) compareHeads(row, column);
   }
@@ -313,7 +315,8 @@ export function headsView(run, model, actions) {
   const staged = model.can?.includes("stages"),
     stageOf = () => (staged ? state.stage : "");
   function showStages() {
-    stages.replaceChildren(
+    refill(
+      stages,
       ...(staged
         ? Object.entries(STAGES).map(([name, text]) =>
             chip(text, state.stage === name, () => {
@@ -329,7 +332,8 @@ export function headsView(run, model, actions) {
     const map = run.maps[index],
       stage = stageOf(),
       level = stage ? "tokens" : state.level;
-    controls.replaceChildren(
+    refill(
+      controls,
       ...(stage
         ? []
         : [
@@ -375,33 +379,32 @@ export function headsView(run, model, actions) {
           ]
         : ["0", el("i"), "1"]),
     );
-    const first = state.row === "" ? rows.findIndex((entry) => !entry.special) : Number(state.row);
+    const given = stage && state.level !== "tokens" ? -1 : rowOf(run, map.rowSide),
+      first = given < 0 ? rows.findIndex((entry) => !entry.special) : given;
     choose(Math.min(Math.max(0, matrix.row < 0 ? first : matrix.row), rows.length - 1), -1);
     trust.update(map, head);
-    await showStatistics();
+    await fresh(api.headStatistics(run));
+    showStatistics();
     if (model.can?.includes("diversity")) await different.show(index);
   }, fail);
 
   /** Write entropy and distance where they belong; they come after the first picture. */
-  async function showStatistics() {
-    await api.headStatistics(run);
+  function showStatistics() {
     for (const button of overview.querySelectorAll(".thumb"))
       button.title = tooltip(run.maps[button.dataset.map], Number(button.dataset.head));
     detail.textContent = statistics(run.maps[index], head);
   }
 
-  async function start() {
+  const start = newest(async (fresh) => {
     const thumbnails = api.thumbnails(run);
     api.head(run, index, head, stageOf()).catch(() => {}); // it is on its way while thumbnails are drawn
-    bytes = await thumbnails;
+    bytes = await fresh(thumbnails);
     showOverview();
     await load();
-  }
+  }, fail);
 
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    if (overview.isConnected) showOverview();
-  });
-  start().catch(fail);
+  overview.addEventListener("repaint", showOverview);
+  start();
   return el(
     "div.split",
     el(

@@ -9,6 +9,7 @@ const LARGEST = 44,
   LABEL = 14; // cell sizes in px; below LABEL only some labels are drawn
 const STEEP = 22; // px of a cell below which column labels stand steeper
 const SHAPES = 3000; // cells up to which each has a rounded shape of its own
+const WIDEST = 32_767; // px of a canvas in every browser
 const FAINT = 0.04; // opacity below which nothing is painted
 const WRITTEN = 32,
   STRONG = 0.1; // px of a cell and weight from which the number is written
@@ -40,6 +41,11 @@ function shorten(context, text, width) {
   return characters.join("") + "…";
 }
 
+// One listener for all pictures: it would keep those that have left the page.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const node of document.querySelectorAll(".painted")) node.dispatchEvent(new Event("repaint"));
+});
+
 /**
  * A matrix view: {rows, columns} are entries with `text`; `onmove(row, column)` follows pointer and keys,
  * `onselect(row, column)` a click or Enter.
@@ -63,7 +69,7 @@ export class Matrix {
       button("fit", "Fit the whole matrix", 0),
       button("+", "Zoom in", 1.5),
     );
-    this.node = el("div.matrix-box", this.tools, this.scroller);
+    this.node = el("div.matrix-box.painted", this.tools, this.scroller);
     Object.assign(this, {
       onmove,
       onselect,
@@ -90,7 +96,7 @@ export class Matrix {
     });
     this.scroller.addEventListener("scroll", () => this.paint(), { passive: true });
     new ResizeObserver(() => this.layout()).observe(this.node);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.layout(true));
+    this.node.addEventListener("repaint", () => this.layout(true));
   }
 
   /** Show values; `signed` ones may be negative, and `limit` is the largest magnitude of the scale. */
@@ -152,7 +158,8 @@ export class Matrix {
     Object.assign(this.canvas.dataset, { cell: this.cell, left: this.left, top: this.top });
     this.paints = colours();
     this.base =
-      this.rows.length * this.columns.length <= SHAPES
+      this.rows.length * this.columns.length <= SHAPES &&
+      Math.max(this.rows.length, this.columns.length) * this.cell * this.ratio <= WIDEST
         ? this.shapes()
         : this.pixels(this.rows.length, this.columns.length);
     this.overview = !overflows

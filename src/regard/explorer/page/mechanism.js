@@ -29,6 +29,8 @@ const DEFAULT = {
 const n = (x) => (Object.is(x, -0) ? 0 : x).toFixed(2).replace("-", "−");
 const sub = (name, ...index) => `${name}[${index.map((i) => i + 1).join(",")}]`;
 
+const LARGEST = 99; // of a number that is typed
+
 const OPTIONS = {
   energy: "scaled dot",
   mask: "none",
@@ -56,7 +58,12 @@ function start() {
   const rows = (x) =>
     Array.isArray(x) &&
     x.length === words.length &&
-    x.every((row) => row?.length === 2 && row.every(Number.isFinite));
+    x.every(
+      (row) =>
+        Array.isArray(row) &&
+        row.length === 2 &&
+        row.every((y) => Number.isFinite(y) && Math.abs(y) <= LARGEST),
+    );
   const valid =
     Array.isArray(words) &&
     words.length > 1 &&
@@ -122,8 +129,11 @@ export function view() {
             oninput: (event) => {
               const value = Number(event.target.value);
               if (!Number.isFinite(value) || event.target.value === "") return;
-              data[name][r][i] = Math.max(-99, Math.min(99, value));
+              data[name][r][i] = Math.max(-LARGEST, Math.min(LARGEST, value));
               update(true);
+            },
+            onchange: (event) => {
+              event.target.value = data[name][r][i]; // what is used, also for an empty field
             },
           }),
         ),

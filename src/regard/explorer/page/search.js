@@ -2,10 +2,11 @@
 
 import * as api from "./api.js";
 import { marked } from "./difference.js";
-import { announce, bold, chip, el, errorLine, meter, num } from "./dom.js";
+import { announce, bold, chip, el, errorLine, meter, num, refill } from "./dom.js";
 import { inside, marksWords, part, percent, probability, token } from "./format.js";
 import { alpha } from "./matrix.js";
-import { set, state } from "./state.js";
+import { newest } from "./newest.js";
+import { indexOf, set, state } from "./state.js";
 
 const LINE = 44,
   GAP = 26,
@@ -252,7 +253,7 @@ function alternatives(tree, i, force) {
   );
 }
 
-export function view(run, model, { request, force }) {
+export function view(run, model, { force }) {
   const space = el("div"),
     panel = el("div.panel"),
     result = el("div.result"),
@@ -261,7 +262,7 @@ export function view(run, model, { request, force }) {
   const key = el("p.legend.dim", { id: "search-key" }),
     how = el("p.dim");
   const numbers = (text) => text.split(",").filter(Boolean).map(Number),
-    forced = numbers(state.prefix);
+    { target, prefix: forced = [], ...asked } = run.request;
   // Steps that the user forced.
   const pins = new Set(forced.length ? numbers(state.pins || String(forced.length)) : []);
   let tree = null,
@@ -273,16 +274,12 @@ export function view(run, model, { request, force }) {
     return ids;
   };
 
-  async function type(i, text) {
+  const type = newest(async (fresh, i, text) => {
     error.hidden = true;
-    if (!text.trim()) return fail(new Error("Type a word to force."));
-    try {
-      const { prefix } = await api.search({ ...request(), prefix: path(i).slice(0, -1), then: text });
-      if (panel.isConnected) force(prefix, tree.nodes[i].step); // else another text has been run since
-    } catch (problem) {
-      fail(problem);
-    }
-  }
+    if (!text.trim()) throw new Error("Type a word to force.");
+    const { prefix } = await fresh(api.search({ ...asked, prefix: path(i).slice(0, -1), then: text }));
+    force(run, prefix, tree.nodes[i].step);
+  }, fail);
 
   function choose(i) {
     const node = tree.nodes[i],
@@ -300,7 +297,7 @@ export function view(run, model, { request, force }) {
         "p.dim",
         `step ${node.step}, rank ${node.rank + 1}: ${STATUS[node.status]}; of the whole path so far: log p ${signed(node.logP)}, score ${signed(node.score)}`,
       ),
-      alternatives(tree, i, (at) => force(path(at), node.step)),
+      alternatives(tree, i, (at) => force(run, path(at), node.step)),
       el(
         "form.controls",
         {
@@ -341,7 +338,8 @@ export function view(run, model, { request, force }) {
   }
 
   function showFilter() {
-    filter.replaceChildren(
+    refill(
+      filter,
       chip("show all pruned tokens", state.pruned !== "", () => {
         set({ pruned: state.pruned ? "" : "1" });
         showFilter();
@@ -358,10 +356,10 @@ export function view(run, model, { request, force }) {
     );
   }
 
-  async function load() {
-    const searches = [api.search({ ...request(), prefix: forced })];
-    if (forced.length) searches.push(api.search(request()));
-    const [newTree, original] = await Promise.all(searches);
+  const load = newest(async (fresh) => {
+    const searches = [api.search({ ...asked, prefix: forced })];
+    if (forced.length) searches.push(api.search(asked));
+    const [newTree, original] = await fresh(Promise.all(searches));
     tree = newTree;
     drawn = new Tree(tree, pins, choose);
     space.replaceChildren(drawn.node);
@@ -372,12 +370,11 @@ export function view(run, model, { request, force }) {
     const free = tree.hypotheses[0].nodes.filter((i) => tree.nodes[i].step > forced.length);
     const doubt =
       free.sort((a, b) => chance(tree.nodes, a) - chance(tree.nodes, b))[0] ?? tree.hypotheses[0].nodes[0];
-    const selected = Number(state.node);
-    if (doubt) drawn.choose(selected > 0 && selected < tree.nodes.length ? selected : doubt);
+    if (doubt) drawn.choose(indexOf("node", tree.nodes.length, doubt) || doubt);
     drawn.reveal();
-  }
+  }, fail);
 
-  load().catch(fail);
+  load();
   return el(
     "section.card",
     el("header", el("h2", "What the search kept and pruned"), how),

@@ -36,6 +36,7 @@ export function readAddress() {
 }
 
 export function set(changes) {
+  if ("level" in changes && changes.level !== state.level) state.row = ""; // it counts words or tokens
   for (const [key, value] of Object.entries(changes)) state[key] = String(value);
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(state))
@@ -48,10 +49,19 @@ export function set(changes) {
   }
 }
 
+/** An index of the address if it is one of `count`; else `other`. */
+export const indexOf = (key, count, other) =>
+  /^\d+$/u.test(state[key]) && Number(state[key]) < count ? Number(state[key]) : other;
+
 /** The index of the map that the address names, and its head; else those given, and the mean. */
-export const mapIndex = (run, other) =>
-  state.map !== "" && Number(state.map) < run.maps.length ? Number(state.map) : other;
-export const headOf = (map) => (Number(state.head) < map.heads ? state.head : "mean");
+export const mapIndex = (run, other) => indexOf("map", run.maps.length, other);
+export const headOf = (map) => indexOf("head", map.heads, "mean");
+
+/** The row that the address names, if the map that it names has rows of this side; else −1. */
+export function rowOf(run, side) {
+  const map = run.maps[mapIndex(run, -1)];
+  return map && map.rowSide !== side ? -1 : indexOf("row", Infinity, -1);
+}
 
 /** A value of the address that is JSON; null if it is missing or broken. */
 export function stored(key) {

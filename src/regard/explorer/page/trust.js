@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { announce, bold, choice, el, meter, num, rove } from "./dom.js";
 import { mapName, marksWords, part, percent, token, weight } from "./format.js";
 import { newest } from "./newest.js";
-import { set, state } from "./state.js";
+import { rowOf, set, state } from "./state.js";
 
 const SHORT = 40; // for longer texts the line beside a picture is only a button
 const KINDS = { translate: ["cross"], generate: ["decoder"] };
@@ -29,11 +29,11 @@ function outputs(run) {
 function chosen(run) {
   const all = outputs(run).map(([i]) => i);
   const side = run.sides.target,
-    row = Number(state.row);
+    row = side ? rowOf(run, "target") : -1;
   const selected =
     state.token !== ""
       ? Number(state.token)
-      : state.row === "" || !side
+      : row < 0
         ? -1
         : state.level === "words"
           ? side.words[row]?.tokens[0]
@@ -164,6 +164,7 @@ export function view(run, model) {
       body.removeAttribute("aria-busy");
       if (trust.reason) {
         title.textContent = "Does attention explain the output?";
+        sub.textContent = "";
         body.replaceChildren(el("p.empty", trust.reason));
         return;
       }
@@ -186,13 +187,16 @@ export function view(run, model) {
       announce(`${trust.verdict.claim}: ${trust.verdict.reason}`);
     },
     (error) => {
+      title.textContent = "Does attention explain the output?";
+      sub.textContent = "";
       body.removeAttribute("aria-busy");
       body.replaceChildren(el("p.error", { role: "alert" }, error.message));
     },
   );
 
-  function ranked({ tokens }) {
-    const all = run.sides[maps[0].columnSide].tokens.length;
+  function ranked({ tokens, row: at }) {
+    const before = run.task === "generate" ? at + 1 : Infinity; // no text sees what comes after it
+    const all = Math.min(before, run.sides[maps[0].columnSide].tokens.length);
     return `. Figures rank ${tokens.length} tokens${tokens.length < all ? `, of ${all}: “end” and the like are no part of the text` : ""}.`;
   }
 
@@ -216,23 +220,18 @@ export function view(run, model) {
 }
 
 /** Fill the line beside a picture: the verdict on its map, once no other has been chosen for a moment. */
-export const updateLine = newest(
-  async (fresh, node, run, map, head, show) => {
-    const alone = head === "mean" || map.heads < 2;
-    const link = el("button.chip", { onclick: () => show("trust") }, "all figures");
-    node.replaceChildren();
-    if (!explains(run, map)) return;
-    const question = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
-    if (map.columns > SHORT) {
-      node.replaceChildren(question, link);
-      return;
-    }
-    await fresh(new Promise((rested) => setTimeout(rested, 350)));
-    const { reason, verdict } = await fresh(api.trust(run, chosen(run), map.name));
-    if (reason) node.textContent = reason;
-    else node.replaceChildren(question, ...sentence(verdict), " ", link);
-  },
-  (error, node) => {
-    node.textContent = error.message;
-  },
-);
+export async function fillLine(fresh, node, run, map, head, show) {
+  const alone = head === "mean" || map.heads < 2;
+  const link = el("button.chip", { onclick: () => show("trust") }, "all figures");
+  node.replaceChildren();
+  if (!explains(run, map)) return;
+  const question = `Can you trust ${mapName(map, "mean")}${alone ? "" : " (not this head alone)"}? `;
+  if (map.columns > SHORT) {
+    node.replaceChildren(question, link);
+    return;
+  }
+  await fresh(new Promise((rested) => setTimeout(rested, 350)));
+  const { reason, verdict } = await fresh(api.trust(run, chosen(run), map.name));
+  if (reason) node.textContent = reason;
+  else node.replaceChildren(question, ...sentence(verdict), " ", link);
+}

@@ -2,11 +2,11 @@
 
 import * as api from "./api.js";
 import { answer } from "./difference.js";
-import { announce, bold, choice, el, errorLine, legend, meter, num } from "./dom.js";
+import { announce, bold, choice, el, errorLine, legend, meter, num, refill } from "./dom.js";
 import { draggable, kendall, reweighted } from "./drag.js";
-import { mapName, percent, probability } from "./format.js";
+import { inside, mapName, percent, probability, ranked, weight as written } from "./format.js";
 import { Matrix } from "./matrix.js";
-import { newest } from "./newest.js";
+import { newest, shown as shownView } from "./newest.js";
 import { mapIndex, set, stored } from "./state.js";
 import { axes, entries, readRow } from "./words.js";
 
@@ -15,7 +15,7 @@ const CHANGES = { uniform: "make uniform", zero: "set to zero", pin: "pin to one
 function bars(probabilities) {
   return el(
     "div.bars",
-    Object.entries(probabilities)
+    ranked(probabilities)
       .slice(0, 6)
       .flatMap(([label, p]) => [el("span", label), meter(p), num(percent(p))]),
   );
@@ -111,8 +111,8 @@ function pictures(runs, before, { map: name, head = "mean" }) {
       .head(run, index, head)
       .then((weights) => {
         matrix.show(weights, rows, columns);
-        if (weights[0] && weights.every((w) => Math.abs(w - weights[0]) < 1e-4))
-          key.append(el("span", `each weight 1/${Math.round(1 / weights[0])} = ${weights[0].toFixed(2)}`));
+        if (weights[0] && weights.every((w) => Math.abs(w - weights[0]) < 1e-3 * weights[0]))
+          key.append(el("span", `each weight 1/${Math.round(1 / weights[0])} = ${written(weights[0])}`));
       })
       .catch((error) => {
         sub.textContent = error.message;
@@ -121,7 +121,7 @@ function pictures(runs, before, { map: name, head = "mean" }) {
   });
 }
 
-export function view(run, model, { runAgain }) {
+export function view(run) {
   const cross = run.maps.findLastIndex((map) => map.kind === "cross");
   const draft = {
     map: mapIndex(run, Math.max(cross, 0)),
@@ -131,7 +131,8 @@ export function view(run, model, { runAgain }) {
     key: 0,
   };
   const tokens = (side) => entries(run.sides[side], "tokens"),
-    changes = restored();
+    here = shownView();
+  let changes = restored();
   const form = el("div.controls"),
     list = el("ul.list"),
     result = el("div.result");
@@ -139,6 +140,7 @@ export function view(run, model, { runAgain }) {
     space = el("div");
   const matrix = new Matrix({
     label: "Attention weights; drag a cell up or down, or press Shift and an arrow, to change its weight",
+    onmove: read,
   });
   draggable(matrix, drag);
   const maps = el("div.triple", { id: "maps" }),
@@ -183,7 +185,8 @@ export function view(run, model, { runAgain }) {
       if (key === "map") Object.assign(draft, { map: Number(value), head: "all", row: "all", key: 0 });
       showForm();
     };
-    form.replaceChildren(
+    refill(
+      form,
       choice(
         "attention",
         run.maps.map((m, i) => [i, mapName(m)]),
@@ -226,6 +229,14 @@ export function view(run, model, { runAgain }) {
     matrix.show(weights, rows, columns);
   }, fail);
 
+  /** Announce the weight of a cell. */
+  function read(row, column) {
+    if (row < 0 || column < 0) return;
+    const { rows, columns, weights } = matrix,
+      value = weights[row * columns.length + column];
+    announce(`${inside(rows[row].text)} → ${inside(columns[column].text)}: ${written(value)}`);
+  }
+
   function drag(row, column, weight) {
     const { map, head } = edited,
       start = row * map.columns;
@@ -239,6 +250,7 @@ export function view(run, model, { runAgain }) {
     );
     matrix.weights.set(weights, start);
     matrix.show(matrix.weights, matrix.rows, matrix.columns);
+    read(row, column);
     const same = ({ request: r }) =>
       r.change === "weights" && r.map === map.name && (r.head ?? "all") === head && r.row === row;
     const text = [
@@ -262,10 +274,14 @@ export function view(run, model, { runAgain }) {
       map = run.maps[index];
     if (map.kind !== "cross" || run.task !== "translate") return null;
     if (!counted.has(row)) counted.set(row, await api.leaveOneOut(run, row));
-    const scores = counted.get(row);
-    if (!scores) return null;
-    const before = await api.head(run, index, head);
-    const tau = (values) => kendall(values.slice(0, scores.length), scores)?.toFixed(2) ?? "not defined";
+    if (!counted.get(row)) return null;
+    const { scores, keys } = counted.get(row),
+      before = await api.head(run, index, head);
+    const tau = (values) =>
+      kendall(
+        keys.map((key) => values[key]),
+        scores,
+      )?.toFixed(2) ?? "not defined";
     const number = (values) => num(tau(values)),
       word = (side, i) => bold(tokens(side)[i].text);
     return el(
@@ -274,7 +290,7 @@ export function view(run, model, { runAgain }) {
       "Leave-one-out: the prediction of ",
       word("target", row),
       " changes most without ",
-      word("source", scores.indexOf(Math.max(...scores))),
+      word("source", keys[scores.indexOf(Math.max(...scores))]),
       ". Agreement (Kendall’s τ) of the weights with all such changes: ",
       number(before.subarray(row * map.columns)),
       " as they are, ",
@@ -293,8 +309,8 @@ export function view(run, model, { runAgain }) {
       ...(row === null ? {} : { row }),
       ...(draft.change === "pin" ? { key: Number(draft.key) } : {}),
     };
-    changes.push({ text: described(request), request });
-    decode(true);
+    changes.push({ text: described(request), request, untried: true });
+    decode();
   }
 
   /** Whether the map of a change is the one to edit. */
@@ -303,8 +319,9 @@ export function view(run, model, { runAgain }) {
 
   function showList() {
     set({ changes: changes.length ? JSON.stringify(changes.map(({ request }) => request)) : "" });
-    list.replaceChildren(
-      ...changes.map((change, i) =>
+    refill(
+      list,
+      ...changes.map((change) =>
         el(
           "li",
           el("span", { dir: "auto" }, change.text),
@@ -313,7 +330,7 @@ export function view(run, model, { runAgain }) {
             {
               "aria-label": `Remove ${change.text}`,
               onclick: () => {
-                changes.splice(i, 1);
+                changes = changes.filter((other) => other !== change);
                 decode();
                 showForm();
               },
@@ -325,33 +342,33 @@ export function view(run, model, { runAgain }) {
     );
   }
 
-  /** Run again with all changes; while a run is under way, only the last call counts. */
-  async function decode(added = false) {
-    if (busy) {
-      again = true;
-      return;
-    }
+  /** Run again with all changes; those made while a run is under way wait for the next. */
+  async function decode() {
+    showList();
+    again = true;
+    if (busy) return;
     busy = true;
-    await decodeOnce(added);
-    busy = false;
-    if (again) {
+    while (again && here()) {
       again = false;
-      decode();
+      await decodeOnce();
     }
+    busy = false;
   }
 
-  async function decodeOnce(added) {
-    showList();
+  async function decodeOnce() {
     error.hidden = true;
     if (!changes.length) {
       result.replaceChildren();
       maps.replaceChildren();
       return;
     }
-    const { request } = changes.at(-1);
+    const sent = [...changes],
+      { request } = sent.at(-1);
     result.setAttribute("aria-busy", "true");
     try {
-      const after = await runAgain(changes.map((change) => change.request));
+      const after = await api.runAgainst(run, { ...run.request, changes: sent.map((one) => one.request) });
+      if (!here()) return;
+      for (const change of sent) change.untried = false;
       const below = request.change === "weights" ? el("div") : null;
       const same = JSON.stringify(simple(after.output)) === JSON.stringify(simple(run.output));
       const left = outcome("attention as it is", run.output, after.output),
@@ -381,10 +398,9 @@ export function view(run, model, { runAgain }) {
           : `The output changes to ${after.output.text ?? after.output.label ?? ""}`,
       );
     } catch (problem) {
-      if (added) {
-        changes.pop();
-        showList();
-      }
+      if (!here()) return;
+      changes = changes.filter((change) => !change.untried || !sent.includes(change));
+      showList();
       fail(problem);
     }
     result.removeAttribute("aria-busy");

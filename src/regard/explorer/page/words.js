@@ -34,11 +34,15 @@ export function merge(weights, columnCount, rows, columns) {
   return merged;
 }
 
+const ORDINAL = ["th", "st", "nd", "rd"];
+
 /** The text of an entry, with a number if there are several: "to (2nd)". */
 function called(all, i) {
   const same = all.filter(({ text }) => text === all[i].text),
     at = same.indexOf(all[i]) + 1;
-  return same.length < 2 ? all[i].text : `${all[i].text} (${at}${["st", "nd", "rd"][at - 1] ?? "th"})`;
+  return same.length < 2
+    ? all[i].text
+    : `${all[i].text} (${at}${ORDINAL[at % 100 > 10 && at % 100 < 14 ? 0 : at % 10] ?? "th"})`;
 }
 
 /** Write into `node`, and announce, what a row attends to, and the weight of a chosen column. */

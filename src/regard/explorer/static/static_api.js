@@ -93,4 +93,7 @@ export async function row(run, map, index) {
 }
 
 /** How much each source token counts for target token `row`. */
-export const leaveOneOut = (run, row) => ofRun(run, "leaveOneOut", row);
+export async function leaveOneOut(run, row) {
+  const scores = await ofRun(run, "leaveOneOut", row);
+  return { scores, keys: [...scores.keys()] };
+}
