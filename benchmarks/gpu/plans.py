@@ -94,24 +94,53 @@ EUROPARL = (
 
 def translator(step: str, seconds: float, share: float = 0.0, side_by_side: bool = False) -> Step:
     minutes = " --minutes {minutes}" if share else ""
-    command = f"python -m benchmarks.translator.session {step}{minutes}"
+    workers = "env REGARD_WORKERS=8 " if side_by_side else ""
+    command = f"{workers}python -m benchmarks.translator.session {step}{minutes}"
     return Step(step, command, seconds, share=share, side_by_side=side_by_side)
 
 
+MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY=/tmp/regard-mps"  # processes with it share the GPU at the same time
+MPS = Step(
+    "mps", f"env {MPS_FOLDER} CUDA_MPS_LOG_DIRECTORY=/tmp/regard-mps nvidia-cuda-mps-control -d", 5, tiny=""
+)
 MULTI30K = Step(
     "multi30k",
-    "env REGARD_WORKERS=4 python -m benchmarks.recipes multi30k-en-de multi30k-en-fr --jobs 4 "
+    f"env REGARD_WORKERS=2 {MPS_FOLDER} python -m benchmarks.recipes multi30k-en-de multi30k-en-fr --jobs 6 "
     "--out {work}/multi30k --choose decoding.length_penalty=0.6,1,1.5,2,2.5",
-    630,
+    560,
     tiny="--device cpu --jobs 2 " + " ".join(f"--set {value}" for value in TINY_TRAINING),
     results=("{work}/multi30k/results.md", "{work}/multi30k/results.json"),
+)
+TESTS = Step(
+    "tests",
+    "env OMP_NUM_THREADS=1 python -m pytest -q -n 4 -p no:cacheprovider tests/attention/test_cuda.py "
+    "tests/layers tests/training/test_cuda.py tests/decoding/test_cuda_engine.py",
+    200,
+    side_by_side=True,
+    tiny="--collect-only",
 )
 CURVE = "env REGARD_WORKERS=4 python -m benchmarks.translator.curve"
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 
 PLANS = {
+    "kernels": Plan(
+        (
+            *MEASUREMENTS[:3],
+            translator("prepare-student", 250, side_by_side=True),  # on CPU cores
+            *MEASUREMENTS[3:],
+            TESTS,
+            MPS,
+            MULTI30K,
+            translator("student", 40, share=1.0),
+            translator("finish", 25),
+        ),
+        (
+            Call((WHEELS, "build/translator/data", "build/data/multi30k")),
+            Call(("build/translator/diversified/translations.txt.xz",), weights=("tatoeba-en-de-fr",)),
+        ),
+    ),
     "europarl": Plan(
-        (*MEASUREMENTS, *EUROPARL),
+        EUROPARL,
         (
             Call(
                 (

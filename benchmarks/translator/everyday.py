@@ -34,10 +34,13 @@ from benchmarks.translator.score import DIRECTIONS, WEIGHTS
 from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
-CHARACTERS = (
-    "#<=>@\\^`{|}~§²×•½"  # 16 that the 12,000 tokens lack, and •
-)
+CHARACTERS = "#<=>@\\^`{|}~§²×•½"  # 16 that the 12,000 tokens lack, and •
 KEPT, CHANGED, PARLIAMENT = 20_000, 36_000, 3_000  # rows of each direction
+SHORT, SHORTS, REVIEWED = (
+    3,
+    10_000,
+    8_000,
+)  # words of a short row; short rows and rows as they are beside them
 FEWEST, SURE = 5, 0.25  # of a pair of words: how often it occurs, and both probabilities
 NUMBERS = {
     "en": ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"],
@@ -326,6 +329,18 @@ def changed_rows(pairs: list[Pair], languages: Pair, draw: random.Random) -> Ite
                 yield changed
 
 
+def short_rows(pairs: list[Pair], draw: random.Random) -> Iterator[Pair]:
+    """Endless greetings and other pairs of one, two and three words, as they are and in other ways."""
+    short: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        short.setdefault(len(pair[0].split()), []).append(pair)
+    lengths = [n for n in range(1, SHORT + 1) if n in short]
+    while True:
+        source, target = draw.choice(short[draw.choice(lengths)])
+        way = draw.choice([lambda *pair: pair, without_end, bare, bare, lower_case, no_apostrophes])
+        yield way(source, target)
+
+
 def write_rows(folder: Path, seed: int, count: int = CHANGED) -> None:
     """Write the training rows of each direction: as they are, changed, and of Europarl.
 
@@ -333,6 +348,10 @@ def write_rows(folder: Path, seed: int, count: int = CHANGED) -> None:
     """
     paths = [path for split in ("validation", "test") for path in folder.glob(f"*.*-*.{split}.tsv")]
     held_out = {comparable(side) for path in paths for pair in read_rows(path) for side in pair}
+
+    def allowed(pair: Pair) -> bool:
+        return held_out.isdisjoint(map(comparable, pair))
+
     for direction in DIRECTIONS:
         draw = random.Random(f"{seed} {direction}")
         first, second = direction.split("-")
@@ -342,14 +361,19 @@ def write_rows(folder: Path, seed: int, count: int = CHANGED) -> None:
         parliament = read_rows(folder / f"europarl.{direction}.train.tsv")
         rows += draw.sample(parliament, min(PARLIAMENT, len(parliament)))
         with track(count, f"{direction}: writing rows in other ways", "rows") as progress:
-            new = (pair for pair in changed if held_out.isdisjoint(map(comparable, pair)))
-            for pair in islice(new, count):
+            for pair in islice(filter(allowed, changed), count):
                 rows.append(pair)
                 progress.advance(1)
-        draw.shuffle(rows)
-        path = folder / f"everyday.{direction}.train.tsv"
-        path.write_text("".join(row(*pair, second) for pair in rows), encoding="utf-8", newline="\n")
-        print(f"{path.name}: {len(rows):,} rows", flush=True)
+        _write(folder / f"everyday.{direction}.train.tsv", rows, second, draw)
+        rows = draw.sample(pairs, min(REVIEWED, len(pairs)))
+        rows += islice(filter(allowed, short_rows(pairs, draw)), min(SHORTS, count))
+        _write(folder / f"short.{direction}.train.tsv", rows, second, draw)
+
+
+def _write(path: Path, rows: list[Pair], language: str, draw: random.Random) -> None:
+    draw.shuffle(rows)
+    path.write_text("".join(row(*pair, language) for pair in rows), encoding="utf-8", newline="\n")
+    print(f"{path.name}: {len(rows):,} rows", flush=True)
 
 
 def add_characters(model: Any, out: Path, characters: str = CHARACTERS) -> None:

@@ -352,7 +352,7 @@ def _cost(card: dict[str, Any]) -> str:
         return f"{_cost(card['first'])}; then {_cost({k: v for k, v in card.items() if k != 'first'})}"
     return (
         f"{card['steps']:,} steps, {card['tokens'] / 1e6:.0f} M target tokens, {card['flops']:.1e} FLOPs, "
-        f"{card['seconds'] / 60:.1f} minutes on one {card["device"]}, seed {card['recipe']['seed']}"
+        f"{card['seconds'] / 60:.1f} minutes on one {card['device']}, seed {card['recipe']['seed']}"
     )
 
 

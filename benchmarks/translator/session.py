@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -24,8 +25,9 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import regard
 from benchmarks.peers import command
-from benchmarks.translator import prepare, score, transfer
+from benchmarks.translator import diversify, everyday, prepare, score, transfer
 from regard.models.catalog import BUNDLED
 
 ROOT = Path("build/translator")  # ignored by git
@@ -93,18 +95,59 @@ class Session:
         tiny = (*TINY, *TINY_RUN) if self.tiny else ()
         self._train_or_resume("teacher", self.references(), limit, (*TOKENIZER, *tiny))
 
+    def prepare_student(self) -> None:
+        """Write the student's rows and start, and fill the cache with its training set: CPU cores only."""
+        from regard.data.datasets import load_corpus
+        from regard.recipe.loading import load_recipe
+
+        if not (self.start / "config.json").is_file():
+            everyday.write_rows(self.directions, seed=1, count=200 if self.tiny else everyday.CHANGED)
+            if self.tiny:
+                self._diversify()
+            diversify.write_rows(self.directions, self.translations)
+            everyday.add_characters(regard.load(START), self.start)
+        recipe = load_recipe(RECIPES / "student.yaml", self._files(self._student_files()))
+        tokens = regard.load(self.start).source_tokenizer
+        load_corpus(recipe.data, recipe.tokenizer, seed=recipe.seed, given=(tokens, tokens))
+
     def student(self, minutes: float) -> None:
         """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
-        self.unpack_distilled()
-        made = [path for path in (self.distilled, self.back_translated) if path.is_file()]
-        if not made:
-            print("error: no teacher has translated; the student learns from references alone", flush=True)
-        files = [*map(self._train, (*TATOEBA, *INTO_OTHERS)), *made, *self._europarl()]
         steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
         limits = (f"training.steps={steps}", f"training.minutes={minutes}")
         tiny = ("schedule.warmup=2", *TINY_RUN) if self.tiny else ()
-        start = f"training.start={json.dumps(str(START))}"
-        self._train_or_resume("student", files, limits, (start, *tiny))
+        start = f"training.start={json.dumps(str(self.start))}"
+        self._train_or_resume("student", self._student_files(), limits, (start, *tiny))
+
+    @property
+    def translations(self) -> Path:
+        """The folder of diversify.py."""
+        return self.work / "diversified" if self.tiny else self.work.parent / "diversified"
+
+    def _diversify(self) -> None:
+        """What diversify.py and `regard translate` do before a session, for few sentences."""
+        diversify.main(["sources", str(self.directions), str(self.translations)])
+        sources = (self.translations / "sources.txt").read_text(encoding="utf-8").splitlines()
+        outputs = "".join(f"{text}\n" for text in regard.translate(sources, regard.load(START)))
+        with lzma.open(self.translations / diversify.TRANSLATIONS, "wt", encoding="utf-8") as file:
+            file.write(outputs)
+
+    @property
+    def start(self) -> Path:
+        """The bundled translator with tokens for more characters."""
+        return self.work / "start"
+
+    def _student_files(self) -> list[Path]:
+        """The student's training files, each as often as it is read in an epoch."""
+        self.unpack_distilled()
+        made = [self.directions / f"{kind}.train.tsv" for kind in diversify.KINDS]
+        made += [path for path in (self.distilled, self.back_translated) if path.is_file()]
+        ways = [
+            self.directions / f"{name}.{direction}.train.tsv"
+            for name in ("everyday", "short")
+            for direction in score.DIRECTIONS
+        ]
+        twice = [*map(self._train, (*TATOEBA * 2, *INTO_OTHERS)), *made, *ways]
+        return [*twice * 2, *self._europarl()]
 
     def references(self) -> list[Path]:
         """The training files of the bundled translator, each as often as it is read in an epoch."""
@@ -339,7 +382,7 @@ def check(data: Path) -> None:
     shutil.rmtree(ROOT / "check", ignore_errors=True)
     for step in (
         *("prepare-teacher", "teacher", "teacher"),  # the second time it is resumed
-        *("distill", "pack-distilled", "score-teacher", "student", "finish"),
+        *("distill", "pack-distilled", "score-teacher", "prepare-student", "student", "finish"),
     ):
         run_step(session, step, 1, session.work / "out")
     transfer.unpack(session.work / "out", ROOT / "check" / "models")
@@ -360,10 +403,8 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
         session.distill_part(part)
     elif step == "distill":
         session.distill()
-    elif step == "prepare-teacher":
-        session.prepare_teacher()
-    elif step == "companions":
-        session.companions()
+    elif step in ("prepare-teacher", "prepare-student", "companions"):
+        getattr(session, step.replace("-", "_"))()
     elif step == "finish":
         session.finish(out)
     elif step in ("score-teacher", "pack-distilled"):
@@ -377,7 +418,7 @@ def run_step(session: Session, step: str, minutes: float, out: Path, part: Path 
 
 STEPS = (
     *("gather", "check", "prepare-teacher", "teacher", "distill", "distill-part", "pack-distilled"),
-    *("score-teacher", "student", "finish", "companions", "finish-companions", "unpack"),
+    *("score-teacher", "prepare-student", "student", "finish", "companions", "finish-companions", "unpack"),
 )
 
 
