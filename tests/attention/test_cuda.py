@@ -21,7 +21,8 @@ from regard import (
     watch,
 )
 from regard.attention import Documents, Dot, Entmax, Mask, Sigmoid, entmax_gpu
-from regard.attention.kernels import backend_times, decode, flex
+from regard.attention.call import LONG
+from regard.attention.kernels import backend_times, flex
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.draw_options import copy_option
 from regard.errors import DeviceError, KernelError
@@ -171,8 +172,7 @@ def test_few_queries_against_a_cache_with_nan_in_unseen_positions(name, sizes, d
 
 
 @torch.no_grad()
-def test_a_cache_in_a_cuda_graph_uses_the_current_lengths_and_is_the_choice_for_decoding(monkeypatch):
-    monkeypatch.setattr(decode, "CHOSEN", True)
+def test_a_cache_in_a_cuda_graph_uses_the_current_lengths_and_is_the_choice_for_decoding():
     torch.manual_seed(0)
     shapes = ((8, 32, 1, 128), (8, 8, 1024, 128), (8, 8, 1024, 128))
     q, k, v = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in shapes)
@@ -391,7 +391,13 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
         return torch.autograd.grad(g.square().sum(), (q, k, v))
 
     true = penalty("reference", torch.float64)
-    for kernel in (None, "sdpa", "flex", "triton"):
+    kernels = [None, "sdpa", "flex", "triton"]
+    if name in ("plain", "causal") and T >= LONG and dtype == torch.bfloat16:  # docs/conventions.md
+        for kernel in (None, "sdpa"):
+            with pytest.raises(RuntimeError, match="not implemented"):
+                penalty(kernel, dtype)
+        kernels = ["reference", "flex", "triton"]
+    for kernel in kernels:
         try:
             result = penalty(kernel, dtype)
         except KernelError:
@@ -423,6 +429,7 @@ def test_second_derivatives_of_long_calls_in_half_precision_are_refused_and_thos
     ids=["window", "window and ALiBi", "documents"],
 )
 def test_flex_compiles_once_for_three_lengths_and_says_so_once(make, grad, monkeypatch, capsys):
+    """Or, for ALiBi, once for each length, and says so: torch 2.11 fails with symbolic sizes (NOTES.md)."""
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
@@ -441,9 +448,15 @@ def test_flex_compiles_once_for_three_lengths_and_says_so_once(make, grad, monke
                 got = torch.autograd.grad(out.square().sum(), (q, k, v))
                 for a, b in zip(got, torch.autograd.grad(true.square().sum(), leaves), strict=True):
                     assert torch.allclose(a.cpu().double(), b, atol=5e-2)
-        assert not flex._static_kinds, "torch could not compile it with symbolic sizes"
-        assert counters["stats"]["unique_graphs"] - before == 1
-    assert capsys.readouterr().err.count("regard: compiling Flex for ") == 1
+        graphs = counters["stats"]["unique_graphs"] - before
+        if flex._static_kinds:
+            assert "bias" in options, "torch could not compile it with symbolic sizes"
+            assert graphs <= len(lengths) + 1  # the attempt with symbols is one too
+        else:
+            assert graphs == 1
+    said = capsys.readouterr().err
+    assert said.count("regard: compiling Flex for ") == 1
+    assert said.count("each new length is compiled") == len(flex._static_kinds)
 
 
 def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():

@@ -30,19 +30,12 @@ def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_position
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     monkeypatch.setattr(triton, "is_installed", lambda: True)
-    monkeypatch.setattr(decode, "CHOSEN", True)
 
 
 def plan(dtype=torch.bfloat16, B=8, H=32, Hk=8, Tq=1, Tk=1200, D=64, grad=False, **options):
     shapes = (B, H, Tq, D), (B, Hk, Tk, D), (B, Hk, Tk, D)
     q, k, v = (torch.empty(s, dtype=dtype, requires_grad=grad) for s in shapes)
     return make_plan(make_call(q, k, v, **options), machine=HOPPER)
-
-
-def test_until_it_is_measured_it_runs_only_by_name(monkeypatch):
-    monkeypatch.setattr(decode, "CHOSEN", False)
-    choice = plan()
-    assert choice.kernel == "sdpa" and "not been measured" in choice.not_used["triton-cache"]
 
 
 def test_decoding_with_a_cache_uses_it_on_a_gpu():

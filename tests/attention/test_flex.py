@@ -69,7 +69,7 @@ def test_on_a_cpu_bands_are_compiled_once_and_once_more_for_one_sequence(name):
     assert not flex._static_kinds
 
 
-def test_a_kind_that_torch_cannot_compile_with_symbols_is_compiled_for_each_shape(monkeypatch):
+def test_a_kind_that_torch_cannot_compile_with_symbols_is_compiled_for_each_shape(monkeypatch, capsys):
     from torch._dynamo.exc import Unsupported
 
     calls = []
@@ -84,9 +84,13 @@ def test_a_kind_that_torch_cannot_compile_with_symbols_is_compiled_for_each_shap
         return run
 
     monkeypatch.setattr(flex, "_compiled", functools.cache(fake))
+    monkeypatch.setattr(flex, "_kind", lambda *call: "window")
+    flex._announced.add("window")  # as on a GPU
     for T in (130, 140, 150):
         check({"mask": Window(9)}, 2, T)
     assert calls == [True, False, False, False]
+    said = capsys.readouterr().err
+    assert said.count("for Window with symbolic sizes, so each new length is compiled") == 1
 
 
 def test_a_backward_pass_that_cannot_be_compiled_with_symbols_is_computed_with_static_sizes(monkeypatch):

@@ -33,7 +33,6 @@ MAX_ROWS = 64  # queries that share a key head: they are one tile
 PROGRAMS_PER_SM = 4  # keys are split until there are so many programs
 MIN_KEYS = 256  # of a split
 MAX_SPLITS = 128
-CHOSEN = False  # it has not run on a GPU yet, so it runs only if it is requested by name
 MIN_KEYS_READ = 1 << 16  # over all sequences and key heads; below, host time decides, and SDPA takes less
 
 
@@ -55,8 +54,6 @@ class TritonCache(Kernel):
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
-        if not CHOSEN:
-            return "it has not been measured on a GPU yet"
         if call.mask is None and call.sequences * _key_heads(call) * call.Tk < MIN_KEYS_READ:
             return f"for fewer than {MIN_KEYS_READ} keys in all, SDPA takes less host time"
         return None

@@ -159,7 +159,7 @@ class _Differentiable(torch.autograd.Function):
             grads = torch.autograd.grad(out, ctx.inner, grad)
         except _compile_errors():  # the backward pass is compiled when it first runs
             with torch.enable_grad():
-                _static_kinds.add(_kind(ctx.call, *ctx.inner))
+                _use_static_sizes(_kind(ctx.call, *ctx.inner), ctx.call)
             _ready.clear()
             grads = torch.autograd.grad(_repeat(ctx), ctx.inner, grad)
         return *grads, None, None
@@ -244,10 +244,18 @@ def _compile(
             try:
                 out = _compiled(True)(*map(_with_static_width, (q, k, v)), **_options(inputs, scale, q))
             except _compile_errors():
-                _static_kinds.add(kind)
+                _use_static_sizes(kind, call)
             else:
                 return out, _compiled(True)
         return _compiled(False)(q, k, v, **_options(inputs, scale, q)), _compiled(False)
+
+
+def _use_static_sizes(kind: Hashable, call: Call) -> None:
+    """From now on compile this kind for each shape; say so if "once" was announced."""
+    if kind in _announced and kind not in _static_kinds:
+        what = f"torch cannot compile Flex for {_describe(call)} with symbolic sizes"
+        print(f"regard: {what}, so each new length is compiled (some seconds)", file=sys.stderr)
+    _static_kinds.add(kind)
 
 
 def _takes_symbols(call: Call) -> bool:
