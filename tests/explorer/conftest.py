@@ -14,8 +14,10 @@ from regard.serving.generation_service import GenerationService
 from tests.explorer import toy
 from tests.serving.server import running
 
-# Under REGARD_LONG every answer of the server reaches the page late, as on a slow machine or network: a test
-# that reads what has not arrived yet fails there each time, not once in a hundred runs elsewhere.
+# Under REGARD_LONG every answer of the server reaches the page late, as on a slow machine or network, and so
+# do the scripts of views that are loaded when they are first shown (LATENCY, ms): a test that reads what has
+# not arrived yet fails there each time, not once in a hundred runs elsewhere.
+LATENCY = 150
 LATE = """
 const fetched = window.fetch;
 window.fetch = async (...request) => {
@@ -86,6 +88,9 @@ def tab(chromium):
     context.route("**/*", only_here)
     if os.environ.get("REGARD_LONG"):
         context.add_init_script(LATE)
+        network = context.new_cdp_session(page)
+        slow = {"offline": False, "latency": LATENCY, "downloadThroughput": -1, "uploadThroughput": -1}
+        network.send("Network.emulateNetworkConditions", slow)
     page.set_default_timeout(60_000)
     page.expected = []
     yield page

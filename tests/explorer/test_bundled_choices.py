@@ -48,7 +48,7 @@ READY = {
     "Heads": ".thumb",
     "Search": ".node.best",
     "What if": "#view select",
-    "Trust": "#verdict, #view .empty",
+    "Trust": ".trust #verdict, .trust .empty",  # not “Loading…”, which is outside of the view
     "Compare": ".triple canvas, .verdict",
     "Mechanism": ".calc",
 }

@@ -14,9 +14,9 @@ export function shown() {
 }
 
 /**
- * A function that loads what the page shows. Of its calls only the newest counts, and none once another view is
- * shown: what others still wait for with `fresh(promise)` never arrives. An error of the newest call goes to
- * `fail(error, …arguments)`.
+ * A function that loads what the page shows. Of its calls only the newest counts, and none once another view
+ * is shown: what others still wait for with `fresh(promise)` never arrives. An error of the newest call goes
+ * to `fail(error, …arguments)`.
  */
 export function newest(load, fail) {
   const here = shown();
