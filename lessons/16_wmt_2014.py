@@ -163,8 +163,8 @@ assert later[-1][1] - later[0][1] > 5 * (later[2][1] - later[0][1])  # data move
 # prints sacreBLEU's signature for that reason.
 #
 # A score of our own: the bundled translator, 23.5 million parameters trained on everyday sentences and a
-# part of Europarl, has 14.5 BLEU on newstest2014 for 8.2·10¹⁶ operations, `regard evaluate tatoeba-en-de-fr
-# --data wmt-newstest --split newstest2014 --cost-table` (regard 0.5.0, 2026-11-18). **What this lesson does
+# part of Europarl, has 15.5 BLEU on newstest2014 for 2.1·10¹⁷ operations, `regard evaluate tatoeba-en-de-fr
+# --data wmt-newstest --split newstest2014 --cost-table` (regard 0.5.0, 2026-11-19). **What this lesson does
 # not show:** a base model at the paper's size and data. It needs 10¹⁸ operations, months on a CPU.
 # `regard train transformer-base` runs it on a GPU.
 
