@@ -39,7 +39,7 @@ def test_it_is_small_and_its_card_says_how_to_use_it(model):
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MAX_BYTES
     assert model.stored_precision == "int8" and model.source_tokenizer.languages == ("de", "en", "fr")
     assert model.card["directions"] == list(DIRECTIONS)
-    assert model.card["decoding"] == {"beam": publish.BEAM, "split_tokens": publish.SPLIT_TOKENS}
+    assert model.card["decoding"] == publish.DECODING
     record = json.loads((RESULTS / "alignment.json").read_text(encoding="utf-8"))
     assert vars(View.of(model)) == record["chosen"]
 

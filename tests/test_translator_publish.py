@@ -92,9 +92,9 @@ def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
     assert entry.scores["BLEU Tatoeba test en-de"] == round(first["bleu"], 1) and entry.default
     for text in (
         "## Data\n", "## Scores\n", "## Reproduce\n", "## Limits\n",
-        "7 steps, 3 M target tokens, 1.5e+09 FLOPs, 1.5 minutes",
-        "| the teacher, not quantized | 51.2 | – | – | – |", record["signatures"]["chrf"],
-        "Cats do not like dogs. → ", "regard train tatoeba-en-de-fr",
+        "7 steps, 3 M target tokens, 1.5e+09 FLOPs, 1.5 minutes on one nothing, seed 2",
+        record["signatures"]["chrf"], "Cats do not like dogs. → ",
+        "regard train tatoeba-en-de-fr-continued\n",
         json.loads((work / "results" / "data.json").read_text())["europarl.en-fr.test.tsv.xz"]["sha256"],
     ):  # fmt: skip
         assert text in entry.card, text

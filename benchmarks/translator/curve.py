@@ -43,6 +43,7 @@ from regard.recipe.loading import Recipe, load_recipe
 from regard.training.trainer import resume, train
 
 RECIPE = "tatoeba-en-de-fr"
+FIRST_RECIPE = Path("recipes") / f"{RECIPE}.yaml"
 RESULTS = Path("benchmarks/results/translator")
 STEPS = ("sizes", "prepare", "train")
 CORPORA = ("tatoeba", "europarl")  # that have validation sets
@@ -121,7 +122,9 @@ class Curve:
     def _files(self, student: Student) -> list[str]:
         """The `data:` keys: files and validation rows of the bundled model in the student's directions."""
         directions = student.directions
-        train = [path for path in self.session.references() if path.name.split(".")[1] in directions]
+        train = [
+            path for path in self.session.files_of(FIRST_RECIPE) if path.name.split(".")[1] in directions
+        ]
         keys = {"train": train, "validation": [self._validation(student)]}
         return [
             f"data.{key}={json.dumps([str(path.absolute()) for path in paths])}"

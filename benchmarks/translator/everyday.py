@@ -241,6 +241,7 @@ def made_up(draw: random.Random, names: list[str]) -> dict[str, str]:
 
 def single_words(pairs: list[Pair]) -> list[Pair]:
     """Words and their most likely translations, by IBM Model 1 in both directions (Brown et al. 1993)."""
+    sides: list[list[list[str]]]
     sides = [[WORD.findall(text) for text in texts] for texts in zip(*pairs, strict=True)]
     usual = [_usual_case(texts) for texts in sides]
     words = [

@@ -27,13 +27,15 @@ from regard.models.catalog import BUNDLED
 
 TABLE = "review.tsv"
 PAGE = Path("docs/translations.md")
-EXAMPLE = "We are eating dinner outdoors."
+EXAMPLE = "I need a hammer to nail the boards."
 FIGURE = (  # drawn for EXAMPLE, one of the rows
-    '![The attention matrix of the translation "Wir essen draußen draußen zu Abend.": both "draußen" attend '
-    'to "outdoors."](images/repeated-word.svg "python docs/images/draw.py repeated-word")',
+    '![The attention matrix of the translation "Ich brauche einen Hammer, um die Koffer zu nail.": '
+    '"Koffer" attends to "boards.", "nail." to "nail"](images/copied-word.svg '
+    '"python docs/images/draw.py copied-word")',
     "",
-    '*One of the rows below: "draußen" is there twice, and both times the model attends to "outdoors". The',
-    f'matrix is that of `regard translate "{EXAMPLE}" --to de --show`.*',
+    '*One of the rows below: "Koffer" (suitcases) attends to "boards" and "nail" to itself, so the model',
+    "looks at the right words and does not know them. The matrix is that of",
+    f'`regard translate "{EXAMPLE}" --to de --show`.*',
 )
 ROWS, SEED = 50, 1  # of each direction
 COLUMNS = ("direction", "source", "output", "reference", "verdict", "why")

@@ -10,7 +10,7 @@ python docs/images/draw.py masks normalizers      # some of them; these two need
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import operator_figures
@@ -55,7 +55,7 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
     "folders": (page_figures.folders, None),
     "padding": (page_figures.padding, None),
     "requests": (page_figures.requests, None),
-    "repeated-word": (translator_figures.repeated_word, None),
+    "copied-word": (translator_figures.copied_word, None),
     "terminal": (translator_figures.terminal, None),
     "onnx-offsets": (operator_figures.onnx_offsets, None),
     "attacks": (result_figures.attacks, None),
@@ -70,7 +70,14 @@ FIGURES = {  # name: (function, name of the run whose model it takes)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or FIGURES:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="one of " + ", ".join(FIGURES))
+    names = parser.parse_args().figures
+    if unknown := [name for name in names if name not in FIGURES]:
+        parser.error(f"there is no figure {unknown[0]}; the figures are {', '.join(FIGURES)}")
+    for name in names or FIGURES:
         draw, model = FIGURES[name]
         drawing = draw(regard.load(Path("runs") / model)) if model else draw()  # type: ignore[operator]
         drawing.save(HERE / f"{name}.svg")

@@ -22,9 +22,9 @@ def attention() -> Drawing:
     return _word_attention(CROSSING)
 
 
-def repeated_word() -> Drawing:
-    """The same for a faulty translation of docs/translations.md, in which a word occurs twice."""
-    return _word_attention("We are eating dinner outdoors.")
+def copied_word() -> Drawing:
+    """The same for a faulty translation of docs/translations.md, in which a word is copied."""
+    return _word_attention("I need a hammer to nail the boards.")
 
 
 def _word_attention(sentence: str) -> Drawing:

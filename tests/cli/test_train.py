@@ -283,6 +283,17 @@ def test_a_recipe_whose_files_have_to_be_made_says_where_to_read_how(regard, tmp
     assert "there is no file" in error_of(regard, "train", "mine", "data.train=[other.tsv]")
 
 
+def test_a_recipe_whose_first_model_has_to_be_made_says_where_to_read_how(regard, tmp_path, monkeypatch):
+    recipe = {"data": {"train": ["rows.tsv"]}, "training": {"start": "../made/first"}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    monkeypatch.setenv("REGARD_RECIPES", str(tmp_path))
+    error = error_of(regard, "train", "mine")
+    assert re.search(r"there is no folder .*made.first; .*; `regard recipes mine` says how", error)
+    assert ".." not in error
+    error = error_of(regard, "train", "mine", "training.start=other")
+    assert "there is no folder" in error and "says how" not in error
+
+
 def test_the_first_sigint_saves_prints_how_to_resume_and_exits_with_130(tmp_path):
     changes = [*TINY, "training.steps=100000", "training.log_every=1"]
     with forked.Popen("train", "small", *changes, cwd=tmp_path) as running:

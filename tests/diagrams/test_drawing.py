@@ -166,7 +166,7 @@ def test_a_crf_joins_neighbouring_tags():
 def test_every_recipe_can_be_drawn(name):
     try:
         graph = regard.draw(name, steps=2)
-    except RecipeError as error:  # a pretrained model that is not installed here
+    except (FolderError, RecipeError) as error:  # it starts from a model that is not installed here
         pytest.skip(str(error))
     assert len(graph.nodes) > 4 and graph.svg().startswith("<svg")
 

@@ -41,7 +41,7 @@ def multilingual(folder, *, layer=RECURRENT, languages=LANGUAGES, max_length=40,
                 p.data.copy_(torch.randn_like(p))
         model.output.projection.weight.data[EOS] *= 2  # outputs end after a few tokens
     cost = {"steps": 7, "tokens": 3_000_000, "flops": 1_500_000_000, "seconds": 90.0, "device": "nothing"}
-    card = {"recipe": {"data": {"max_length": max_length}}, **cost}
+    card = {"recipe": {"seed": seed, "data": {"max_length": max_length}}, **cost}
     save(folder, model, config, tokenizer, tokenizer, card, precision)
     return folder
 

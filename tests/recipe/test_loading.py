@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RecipeError
+from regard.models.catalog import BUNDLED
 from regard.recipe import loading
 from regard.recipe.loading import difference, dump_recipe, dump_yaml, load_recipe, parse_yaml
 from regard.recipe.schema import Recipe, all_keys
@@ -36,9 +37,13 @@ def test_a_short_recipe_gets_all_defaults():
     assert recurrent.batch.mode == "stream"
 
 
+# Its start is made from another model (benchmarks/translator/README.md); the bundled one has the same layers.
+START = {"tatoeba-en-de-fr-continued": [f"training.start={BUNDLED / 'tatoeba-en-de-fr'}"]}
+
+
 @pytest.mark.parametrize("path", loading.recipe_files().values(), ids=lambda p: p.stem)
 def test_every_included_recipe_is_valid_has_a_description_and_is_unchanged_by_dumping(path, tmp_path):
-    recipe = load_recipe(path)
+    recipe = load_recipe(path, START.get(path.stem, ()))
     assert recipe.name == path.stem
     assert recipe.about
     assert load_recipe(write(tmp_path, dump_recipe(recipe))) == recipe

@@ -109,9 +109,9 @@ def choose_recipe(recipe: str, changes: list[str], quiet: bool) -> tuple[Any, li
 
 
 def _check_files(name: str, overrides: list[str]) -> None:
-    """Refuse a recipe known by name whose own files have to be made first."""
+    """Refuse a recipe known by name whose own files, or first model, have to be made first."""
     from regard.data.corpora import names
-    from regard.errors import DataError
+    from regard.errors import DataError, FolderError
     from regard.recipe.loading import load_recipe, recipe_files
 
     if name not in recipe_files():
@@ -122,13 +122,16 @@ def _check_files(name: str, overrides: list[str]) -> None:
         entries = [*data.train, *data.validation]
         return [path for entry in entries for path in ([entry] if isinstance(entry, str) else entry)]
 
-    own = set(paths([]))
+    how = f"`regard recipes {for_shell(name)}` says how to make it"
+    keys = ("training.start=", "model.pretrained=")
+    first_model = [change for change in overrides if change.startswith(keys)]
+    try:
+        own = set(paths(first_model))
+    except FolderError as error:
+        raise error if first_model else FolderError(f"{error}; {how}") from None
     for path in paths(overrides):
         if path in own and path.partition(":")[0] not in names() and not Path(path).exists():
-            raise DataError(
-                f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; "
-                f"`regard recipes {for_shell(name)}` says how to make it"
-            )
+            raise DataError(f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; {how}")
 
 
 def print_estimate(recipe: Any, overrides: list[str]) -> None:

@@ -172,16 +172,17 @@ def training_cost(
 ) -> TrainingCost | None:
     """Training cost from the model's card, for comparison with Schmidt-Thieme's table; None if unknown.
 
+    A published model that another one was continued from (`first` in card.json) counts too.
     `rate`: sustained FLOP/s of a device; None: that of the card's device, if a table has it.
     """
     if not card.get("flops") or not card.get("seconds"):
         return None
-    task = f"{result.data} {result.split}"
+    first, task = card.get("first") or {}, f"{result.data} {result.split}"
     return TrainingCost(
         card.get("name", "this model"),
         task,
-        card["flops"],
-        card["seconds"] / 3600,
+        card["flops"] + first.get("flops", 0),
+        (card["seconds"] + first.get("seconds", 0)) / 3600,
         card.get("processes", 1),
         rate=rate_of_device(str(card.get("device"))) if rate is None else rate,
         bleu=result.bleu,

@@ -25,6 +25,7 @@ from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.target_language import add_target, warn_of_wrong_language
+from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.text_warnings import warn_of_long_texts, warn_of_unknown_characters
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
@@ -117,7 +118,9 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     count = strategy.check_nbest(nbest)
     texts, single = source.inputs(texts)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
+    capitals = [False] * len(texts)
     if source.kind != "frames":
+        texts, capitals = lower_capitals(texts, model)
         warn_of_wrong_language(texts, model, to)
         warn_of_unknown_characters(texts, source)
         texts = add_target(texts, model, to)
@@ -131,14 +134,18 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     results = [hypotheses[:count] for hypotheses in results]
     if attention:
         _add_attention(model, encoded, results)
-    translations = _to_text(encoded, results, target)
+    translations = _to_text(encoded, results, target, capitals)
     return translations[0] if single else translations
 
 
-def _to_text(sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any) -> list[Translation]:
+def _to_text(
+    sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any, capitals: list[bool]
+) -> list[Translation]:
     """Decode the tokens of all hypotheses; the text of the best is the translation."""
-    for hypothesis in chain.from_iterable(results):
-        hypothesis.text = tokenizer.decode(hypothesis.tokens)
+    for hypotheses, is_capitals in zip(results, capitals, strict=True):
+        for hypothesis in hypotheses:
+            text = tokenizer.decode(hypothesis.tokens)
+            hypothesis.text = text.upper() if is_capitals else text
     return [
         Translation(hypotheses[0].text if hypotheses else "", hypotheses, tokens)
         for tokens, hypotheses in zip(sources, results, strict=True)
@@ -210,6 +217,7 @@ def stream(
     encoded = as_constraints(constraints).encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
+    (text,), (is_capitals,) = lower_capitals([text], model)
     warn_of_unknown_characters([text], source)
     (ids,) = encoded_text = source.encode_batch(add_target([text], model, to))
     warn_of_long_texts([text], encoded_text, model)
@@ -218,7 +226,8 @@ def stream(
     if not task.input_ids:
         return iter(())
     search = Search(model, strategy, encoded)
-    return stream_tokens(search, task, lambda: start(model, [task]), target.decode)
+    pieces = stream_tokens(search, task, lambda: start(model, [task]), target.decode)
+    return map(str.upper, pieces) if is_capitals else pieces
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:

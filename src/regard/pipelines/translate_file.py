@@ -21,6 +21,7 @@ from regard.decoding.strategy import Strategy
 from regard.errors import OptionError
 from regard.models.target_language import add_target
 from regard.models.translator import Translator
+from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.input import Chunk, Column, WholeLine
 from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.long_lines import LongLineSplitter, max_source_length
@@ -162,7 +163,8 @@ class TranslateJob:
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
             for piece, part, maps in zip(result.pieces, result.translations, attention, strict=True):
-                source = Words.of_text(tokenizers[0], piece.text)
+                (text,), _ = lower_capitals([piece.text], self.model)  # which the model has read
+                source = Words.of_text(tokenizers[0], text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))
                 if maps:

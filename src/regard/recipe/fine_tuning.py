@@ -6,6 +6,7 @@ Both are read from config.json before the recipe is validated; `training/pretrai
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ def pretrained_folder(key: str, name: str) -> Path:
     folder = find_model(name)
     if not folder.is_dir():
         minilm = f", or {MINILM}" if key == "model.pretrained" else ""
-        raise FolderError(f"{key}: there is no folder {name}; give the folder of a trained model{minilm}")
+        raise FolderError(
+            f"{key}: there is no folder {os.path.normpath(name)}; give the folder of a trained model{minilm}"
+        )
     return folder
 
 
