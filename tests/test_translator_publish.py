@@ -34,9 +34,6 @@ def work(tmp_path_factory):
     multilingual(work / "student", layer=LAYER, precision="int8")
     (work / "back").mkdir()
     (work / "back" / "schedule.txt").write_text(SCHEDULE)
-    (work / "back" / "teacher-test.txt").write_text(
-        "       tatoeba en-de test: BLEU 51.25, chrF 70.1, 4 lines\n"
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_DATA", str(work / "nothing"))  # so without gold links
         arguments = ["--data", work / "data", "--logs", work / "back", *places(work)]
