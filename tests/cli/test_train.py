@@ -284,14 +284,18 @@ def test_a_recipe_whose_files_have_to_be_made_says_where_to_read_how(regard, tmp
 
 
 def test_a_recipe_whose_first_model_has_to_be_made_says_where_to_read_how(regard, tmp_path, monkeypatch):
-    recipe = {"data": {"train": ["rows.tsv"]}, "training": {"start": "../made/first"}}
+    recipe = {"data": {"train": ["rows.tsv"], "hold_out": 0.1}, "training": {"start": "../made/first"}}
     (tmp_path / "mine.yaml").write_text(json.dumps(recipe), encoding="utf-8")
     monkeypatch.setenv("REGARD_RECIPES", str(tmp_path))
     error = error_of(regard, "train", "mine")
     assert re.search(r"there is no folder .*made.first; .*; `regard recipes mine` says how", error)
     assert ".." not in error
-    error = error_of(regard, "train", "mine", "training.start=other")
-    assert "there is no folder" in error and "says how" not in error
+    for change in ("training.start=other", "training={start: other}"):
+        error = error_of(regard, "train", "mine", change)
+        assert re.search(r"there is no folder .*other; ", error) and "says how" not in error
+    for change in ("training.start=tatoeba-en-de-bahdanau", "training={start: tatoeba-en-de-bahdanau}"):
+        assert "there is no file" in error_of(regard, "train", "mine", change)
+    assert "data.hold_out" in error_of(regard, "train", "mine", change, "data.hold_out=null")
 
 
 def test_the_first_sigint_saves_prints_how_to_resume_and_exits_with_130(tmp_path):

@@ -123,13 +123,16 @@ def _check_files(name: str, overrides: list[str]) -> None:
         return [path for entry in entries for path in ([entry] if isinstance(entry, str) else entry)]
 
     how = f"`regard recipes {for_shell(name)}` says how to make it"
-    keys = ("training.start=", "model.pretrained=")
-    first_model = [change for change in overrides if change.startswith(keys)]
+    own, missing = [], None
     try:
-        own = set(paths(first_model))
+        own = paths([])
     except FolderError as error:
-        raise error if first_model else FolderError(f"{error}; {how}") from None
-    for path in paths(overrides):
+        missing = str(error)
+    try:
+        read = paths(overrides)
+    except FolderError as error:
+        raise FolderError(f"{error}; {how}") if str(error) == missing else error from None
+    for path in read:
         if path in own and path.partition(":")[0] not in names() and not Path(path).exists():
             raise DataError(f"the recipe {name} reads {os.path.normpath(path)}, which does not exist; {how}")
 

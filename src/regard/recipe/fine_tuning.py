@@ -14,7 +14,6 @@ from typing import Any
 from regard.errors import FolderError, OptionError, RecipeError
 from regard.models import bert
 from regard.models import folder as model_folder
-from regard.models.catalog import find_model
 from regard.recipe.checks import show_value
 from regard.recipe.schema import Data, TokenizerOptions
 from regard.tasks import TASKS, Task, get_task
@@ -111,7 +110,7 @@ def pretrained_folder(key: str, name: str) -> Path:
             return bert.minilm_folder()
         except OptionError as error:
             raise OptionError(f"{key}={MINILM}: {error}") from None
-    folder = find_model(name)
+    folder = Path(name)
     if not folder.is_dir():
         minilm = f", or {MINILM}" if key == "model.pretrained" else ""
         raise FolderError(

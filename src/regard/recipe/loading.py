@@ -25,8 +25,9 @@ from pydantic import ValidationError
 
 from regard.arguments import instance, integer
 from regard.data.corpora import names as corpus_names
-from regard.errors import RecipeError, for_shell
+from regard.errors import RecipeError, RegardError, for_shell
 from regard.models.build import build as build_model
+from regard.models.catalog import known_models
 from regard.recipe.checks import check_recipe, explain_errors, recipe_error
 from regard.recipe.fine_tuning import MINILM, complete_from_pretrained
 from regard.recipe.schema import Recipe
@@ -82,7 +83,7 @@ def load_recipe(
     if validated is not None:
         return validated
     # The file is named only if the problem is its own.
-    file_is_wrong = not overrides or _validate(complete_from_pretrained(raw, pretrained))[0] is None
+    file_is_wrong = not overrides or not _is_valid(raw, pretrained)
     raise recipe_error(problems, where if file_is_wrong else "")
 
 
@@ -158,28 +159,38 @@ PATHS = {
     "training": ("start",),
     "distillation": ("teacher",),
 }
+OF_MODELS = {"load", "pretrained", "start", "teacher"}  # those that name a model folder
+
+
+def _is_valid(raw: dict[str, Any], pretrained: Path | None) -> bool:
+    try:
+        return _validate(complete_from_pretrained(raw, pretrained))[0] is not None
+    except RegardError:  # its first model is not there
+        return False
 
 
 def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the recipe with the paths of PATHS absolute, relative to `folder`.
 
-    A split of a known corpus (wmt-newstest:newstest2014) is not a file; values of other types are left for
-    the schema to refuse.
+    A split of a known corpus (wmt-newstest:newstest2014) is not a file, and a model may have a name of
+    `regard models`; values of other types are left for the schema to refuse.
     """
 
-    def absolute(value: Any) -> Any:
+    def absolute(key: str, value: Any) -> Any:
         if isinstance(value, list):
-            return [absolute(item) for item in value]
+            return [absolute(key, item) for item in value]
         is_path = isinstance(value, str) and value and value != MINILM
         if not is_path or value.partition(":")[0] in corpus_names():
             return value
-        return str(folder / Path(value).expanduser())
+        path = folder / Path(value).expanduser()
+        named = known_models().get(value) if key in OF_MODELS and not os.path.lexists(path) else None
+        return str(path if named is None else named.folder)
 
     raw = dict(raw)
     for name, keys in PATHS.items():
         block = raw.get(name)
         if isinstance(block, dict):
-            raw[name] = {key: absolute(value) if key in keys else value for key, value in block.items()}
+            raw[name] = {k: absolute(k, value) if k in keys else value for k, value in block.items()}
     return raw
 
 
