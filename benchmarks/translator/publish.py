@@ -9,7 +9,7 @@
 
 `install` copies the int8 folder into the package and stores in its card.json what it was trained for: the
 directions, the beam, which attention shows the alignment of words (chosen on validation pairs, by the
-agreement of both directions), and how the model was trained that everyday.yaml started from (`--first`). It
+agreement of both directions), and how the model was trained that training continued (`--first`). It
 keeps the logs of a GPU session (`--logs`) and the checksums of the data in benchmarks/results/translator.
 `card` writes card.md and prints its tables, `docs` writes the rows of the model in docs/models.md and
 docs/results.md; every figure is from those files.
@@ -42,6 +42,7 @@ from regard.files.checksums import CHECKSUMS, file_sha256
 from regard.interchange.quantize import FOLDERS
 from regard.models.catalog import BUNDLED, CARD
 from regard.pipelines.align import View
+from regard.recipe.loading import read_yaml, recipe_files
 
 NAME = "tatoeba-en-de-fr"
 TEMPLATE = Path(__file__).with_name("card.template.md")
@@ -100,13 +101,16 @@ def install(
             )
     stored = {name: value for name, value in vars(view).items() if value is not None}
     card = model.card | {
+        "recipe": _named(model.card["recipe"], f"{NAME}-continued" if first else NAME),
         "name": folder.name,
         "directions": list(DIRECTIONS),
         "decoding": DECODING,
         "alignment": stored,
     }
     if first is not None:
-        card["first"] = {key: regard.load(first).card[key] for key in TRAINING}
+        earlier = regard.load(first).card
+        card["first"] = {key: earlier[key] for key in (*TRAINING, "first") if key in earlier}
+        card["first"]["recipe"] = _named(earlier["recipe"], NAME)
     if '"/' in json.dumps(card):
         raise OptionError(f"card.json of {source} names a path of a machine; use `regard quantize --publish`")
 
@@ -121,6 +125,12 @@ def install(
     write_folder(folder, fill)
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size / 2**20:.2f} MiB, beam {BEAM}, alignment by {stored}")
+
+
+def _named(recipe: dict[str, Any], name: str) -> dict[str, Any]:
+    """The recipe of a run with the name and description of the included one, which has the same settings."""
+    included = read_yaml(recipe_files()[name])
+    return recipe | {"name": name, "about": included["about"]}
 
 
 def choose_view(model: Any, data: Path) -> tuple[View, dict[str, Any]]:
@@ -260,7 +270,7 @@ def _goals(by_set: Scores) -> str:
     """A line for each goal that is not met."""
     reached = {direction: by_set["tatoeba", direction]["bleu"] for direction in DIRECTIONS}
     missed = [
-        f"{direction}: the goal is {goal} BLEU on Tatoeba; {goal - reached[direction]:.1f} are missing.\n"
+        f"{direction}: the goal is {goal} BLEU on Tatoeba; {goal - reached[direction]:.2f} are missing.\n"
         for direction, goal in GOALS.items()
         if reached[direction] < goal
     ]

@@ -118,10 +118,10 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# Translations of the bundled model, read one by one",
         "",
-        f"{len(rows)} random rows of the Tatoeba test set, {ROWS} per direction, as `{NAME}` translates",
-        f"them on a CPU: int8, its default beam (`{DRAW}`, seed {SEED}).",
+        f"{len(rows)} rows of the Tatoeba test set, {ROWS} random pairs of each language in both directions,",
+        f"as `{NAME}` translates them on a CPU: int8, its default beam (`{DRAW}`, seed {SEED}).",
         "A row is *right* if the output is a good translation, whether or not it equals the reference;",
-        "*usable* if it is understood but has a fault; *wrong* otherwise.",
+        "*usable* if it is understood but has a fault; *wrong* otherwise. One reader gave the verdicts.",
         "",
         "| direction | right | usable | wrong |",
         "|---|---|---|---|",

@@ -141,7 +141,11 @@ def test_the_training_cost_comes_from_the_card():
     results = training_cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
     assert results is not None
     assert (results.flops, results.hours, results.devices, results.bleu) == (1e15, 2.0, 2, 30.0)
-    continued = {"flops": 1e15, "seconds": 7200, "first": {"flops": 5e14, "seconds": 3600}}
+    continued = {
+        "flops": 1e15,
+        "seconds": 7200,
+        "first": {"flops": 4e14, "seconds": 3600, "first": {"flops": 1e14}},
+    }
     results = training_cost(continued, result)
     assert results is not None and (results.flops, results.hours) == (1.5e15, 3.0)
     assert training_cost({}, result) is None

@@ -61,7 +61,11 @@ class Constraints:
 
     def are_of_text(self) -> bool:
         """Whether there is a prefix or a required phrase: a text has them once, not each of its sentences."""
-        return bool(self.prefix or self.required)
+        return any(self.prefix) or any(self.required)
+
+    def of_texts(self, count: int) -> list[tuple[str, list[str]]]:
+        """Return the prefix and the required phrases of each of `count` texts."""
+        return list(zip(self.prefixes(count), self.required_phrases(count), strict=True))
 
     def prefixes(self, count: int) -> list[str]:
         """Return the prefix of each of `count` texts."""

@@ -177,12 +177,14 @@ def training_cost(
     """
     if not card.get("flops") or not card.get("seconds"):
         return None
-    first, task = card.get("first") or {}, f"{result.data} {result.split}"
+    runs, task = [card], f"{result.data} {result.split}"
+    while isinstance(runs[-1].get("first"), dict):
+        runs.append(runs[-1]["first"])
     return TrainingCost(
         card.get("name", "this model"),
         task,
-        card["flops"] + first.get("flops", 0),
-        (card["seconds"] + first.get("seconds", 0)) / 3600,
+        sum(run.get("flops") or 0 for run in runs),
+        sum(run.get("seconds") or 0 for run in runs) / 3600,
         card.get("processes", 1),
         rate=rate_of_device(str(card.get("device"))) if rate is None else rate,
         bleu=result.bleu,

@@ -44,11 +44,13 @@ class Piece:
         text: the text.
         gap: the spaces that follow.
         ends: whether a sentence ends here.
+        capitals: whether it is a piece of a line in capitals, which was lowered (capitals.py).
     """
 
     text: str
     gap: str
     ends: bool
+    capitals: bool = False
 
 
 def sentences(text: str) -> list[str]:

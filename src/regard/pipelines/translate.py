@@ -25,7 +25,7 @@ from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.target_language import add_target, warn_of_wrong_language
-from regard.pipelines.capitals import lower_capitals
+from regard.pipelines.capitals import forbid_lower_case, lower_capitals
 from regard.pipelines.text_warnings import warn_of_long_texts, warn_of_unknown_characters
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
@@ -119,17 +119,18 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     texts, single = source.inputs(texts)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     capitals = [False] * len(texts)
+    constraints = as_constraints(constraints)
     if source.kind != "frames":
-        texts, capitals = lower_capitals(texts, model)
         warn_of_wrong_language(texts, model, to)
+        texts, capitals = lower_capitals(add_target(texts, model, to), model, constraints)
+        constraints = forbid_lower_case(constraints, capitals)
         warn_of_unknown_characters(texts, source)
-        texts = add_target(texts, model, to)
     encoded = source.encode_batch(texts)
     if source.kind != "frames":
         warn_of_long_texts(texts, encoded, model)
     results = translate_tokens(
         model, encoded, strategy=strategy, limits=as_limits(limits), progress=progress, cancelled=cancelled,
-        constraints=as_constraints(constraints).encode(target, len(texts)),
+        constraints=constraints.encode(target, len(texts)),
     )  # fmt: skip
     results = [hypotheses[:count] for hypotheses in results]
     if attention:
@@ -214,12 +215,13 @@ def stream(
     strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    encoded = as_constraints(constraints).encode(target, 1)
+    constraints = as_constraints(constraints)
+    (text,), capitals = lower_capitals(add_target([text], model, to), model, constraints)
+    encoded = forbid_lower_case(constraints, capitals).encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
-    (text,), (is_capitals,) = lower_capitals([text], model)
     warn_of_unknown_characters([text], source)
-    (ids,) = encoded_text = source.encode_batch(add_target([text], model, to))
+    (ids,) = encoded_text = source.encode_batch([text])
     warn_of_long_texts([text], encoded_text, model)
     (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
     task.cancelled = cancelled
@@ -227,7 +229,7 @@ def stream(
         return iter(())
     search = Search(model, strategy, encoded)
     pieces = stream_tokens(search, task, lambda: start(model, [task]), target.decode)
-    return map(str.upper, pieces) if is_capitals else pieces
+    return (piece.upper() for piece in pieces) if any(capitals) else pieces
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:

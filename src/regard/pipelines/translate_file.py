@@ -130,7 +130,7 @@ class TranslateJob:
         options = self.options
         # Before the split: all pieces of a line have the same target.
         texts = add_target([row.text for row in chunk.rows], self.model, options.to, one_language=True)
-        lines = self._split(texts, by_sentence=not options.constraints.are_of_text())
+        lines = self._split(texts, options.constraints)
         pieces = [piece.text for line in lines for piece in line]
         # Prefix and required words of a line apply to its first piece.
         is_first = [i == 0 for line in lines for i in range(len(line))]
@@ -162,8 +162,10 @@ class TranslateJob:
         tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
-            for piece, part, maps in zip(result.pieces, result.translations, attention, strict=True):
-                (text,), _ = lower_capitals([piece.text], self.model)  # which the model has read
+            parts = zip(result.pieces, result.translations, attention, strict=True)
+            for i, (piece, part, maps) in enumerate(parts):
+                constraints = self.options.constraints.only_where([i == 0])
+                (text,), _ = lower_capitals([piece.text], self.model, constraints)  # as it was read
                 source = Words.of_text(tokenizers[0], text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))

@@ -18,6 +18,7 @@ from regard.errors import OptionError
 from regard.models.autoregressive import require_autoregressive
 from regard.models.target_language import add_target, target_languages, target_of
 from regard.models.translator import Translator
+from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.long_lines import LongLineSplitter, join_hypotheses, max_source_length
 from regard.pipelines.sentence_split import Piece, gap
@@ -128,7 +129,9 @@ class GenerationService(Service):
             pieces = [Piece(text, "", True)]
             if isinstance(options, TranslateRequest):
                 (pieces,) = self._pieces([text], options)
-            encoded = self.model.source_tokenizer.encode_batch([piece.text for piece in pieces])
+            first = _constraints(options).only_where([at == 0 for at in range(len(pieces))])
+            read, _ = lower_capitals([piece.text for piece in pieces], self.model, first)
+            encoded = self.model.source_tokenizer.encode_batch(read)
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
                 if isinstance(options, AttentionRequest):
@@ -183,7 +186,7 @@ class GenerationService(Service):
         return [_translation(line, [next(translations) for _ in line]) for line in lines]
 
     def _pieces(self, texts: list[str], options: TranslateRequest) -> list[list[Piece]]:
-        return self.split(texts, by_sentence=not _constraints(options).are_of_text())
+        return self.split(texts, _constraints(options))
 
     def _search(
         self,
@@ -287,12 +290,14 @@ class GenerationService(Service):
             "limits": Limits(request.max_length),
             "cancelled": cancelled,
         }
-        pieces, text = self.split(add_target([request.text or ""], self.model, request.to))[0], ""
+        (pieces,) = self._pieces(add_target([request.text or ""], self.model, request.to), request)
+        text = ""
         for i, piece in enumerate(pieces):
             constraints, begun = _constraints(request).only_where([i == 0]), False
             for part in stream_translation(
                 piece.text, self.engine, request.to, constraints=constraints, **arguments
             ):
+                part = part.upper() if piece.capitals else part
                 part = part if begun or not i else gap(pieces[i - 1], text, part) + part
                 text, begun = text + part, True
                 yield part
@@ -326,7 +331,7 @@ def _translation(pieces: Sequence[Piece], parts: Sequence[Translation]) -> dict[
 
 def _joined(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
     if len(chosen) == 1:
-        return _hypothesis(chosen[0])
+        return _hypothesis(chosen[0]) | {"text": text}
     return {
         "text": text,
         "score": round(sum(h.score for h in chosen) / len(chosen), 6),
