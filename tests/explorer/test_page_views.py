@@ -344,7 +344,8 @@ def test_the_page_waits_for_a_server_that_comes_back(tab, model):
         service.extensions.append(Explorer(service).add_routes)
         return service
 
-    tab.expected += ["ERR_CONNECTION_REFUSED", "404"]  # the new server does not have the first run
+    # 503: of scripts that still load when the server stops; 404: the new server does not have the first run.
+    tab.expected += ["503", "ERR_CONNECTION_REFUSED", "404"]
     with running(make_service()) as client:
         address = f"http://127.0.0.1:{client.port}/explore/"
         go(tab, address)
