@@ -84,7 +84,7 @@ class Session:
                 self._diversify()
             diversify.write_rows(self.directions, self.translations)
             everyday.add_characters(regard.load(START), self.start)
-        recipe = load_recipe(RECIPE, self._files(self.files_of(RECIPE)))
+        recipe = load_recipe(RECIPE, self._student_options())
         tokens = regard.load(self.start).source_tokenizer
         load_corpus(recipe.data, recipe.tokenizer, seed=recipe.seed, given=(tokens, tokens))
 
@@ -97,9 +97,12 @@ class Session:
             resume(folder, overrides=[limit])
             return
         steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
-        options = [limit, f"training.steps={steps}", f"training.start={json.dumps(str(self.start))}"]
+        options = [limit, f"training.steps={steps}"]
         options += ["schedule.warmup=2", *TINY_RUN] if self.tiny else []
-        train(RECIPE, folder=folder, overrides=[*self._files(self.files_of(RECIPE)), *options])
+        train(RECIPE, folder=folder, overrides=[*self._student_options(), *options])
+
+    def _student_options(self) -> list[str]:
+        return [*self._files(self.files_of(RECIPE)), f"training.start={json.dumps(str(self.start))}"]
 
     @property
     def translations(self) -> Path:
