@@ -122,9 +122,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     constraints = as_constraints(constraints)
     if source.kind != "frames":
         warn_of_wrong_language(texts, model, to)
-        texts, capitals = lower_capitals(add_target(texts, model, to), model, constraints)
-        constraints = forbid_lower_case(constraints, capitals)
-        warn_of_unknown_characters(texts, source)
+        texts, capitals, constraints = _as_read(texts, source, model, to, constraints)
     encoded = source.encode_batch(texts)
     if source.kind != "frames":
         warn_of_long_texts(texts, encoded, model)
@@ -137,6 +135,15 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         _add_attention(model, encoded, results)
     translations = _to_text(encoded, results, target, capitals)
     return translations[0] if single else translations
+
+
+def _as_read(
+    texts: Sequence[str], source: Any, model: Any, to: str | None, constraints: Constraints
+) -> tuple[list[str], list[bool], Constraints]:
+    """The texts as the model reads them, which were in capitals, and the constraints of the outputs."""
+    read, capitals = lower_capitals(add_target(texts, model, to), model, constraints)
+    warn_of_unknown_characters(read, source)
+    return read, capitals, forbid_lower_case(constraints, capitals)
 
 
 def _to_text(
@@ -215,12 +222,10 @@ def stream(
     strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    constraints = as_constraints(constraints)
-    (text,), capitals = lower_capitals(add_target([text], model, to), model, constraints)
-    encoded = forbid_lower_case(constraints, capitals).encode(target, 1)
+    (text,), capitals, constraints = _as_read([text], source, model, to, as_constraints(constraints))
+    encoded = constraints.encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
-    warn_of_unknown_characters([text], source)
     (ids,) = encoded_text = source.encode_batch([text])
     warn_of_long_texts([text], encoded_text, model)
     (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
