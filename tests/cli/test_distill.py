@@ -54,6 +54,12 @@ def test_a_teacher_a_student_and_the_file_of_translations(regard, place, tmp_pat
     assert "translations by" in regard("cache", "--json")[1]
 
 
+def test_keys_of_distillation_for_an_included_student(regard, place):
+    code, out, err = regard("distill", place / "teacher", "small-student", "distillation.beam=2", "--dry-run")
+    assert code == 0, err
+    assert "parameters" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from regard.cli.main import app
-from regard.recipe.loading import load_recipe
+from regard.recipe.loading import load_recipe, recipe_files
 
 ROOT = Path(__file__).parents[2]
 UsageError = typer.BadParameter.__base__  # of the click version that typer uses
@@ -73,7 +73,10 @@ def examples(page):
 
 
 def check(command):
-    """Parse a command without running it. The bare name of a command is only a mention and is accepted."""
+    """Parse a command without running it; load its recipe if it is an included one, with its overrides.
+
+    The bare name of a command is only a mention and is accepted.
+    """
     words = shlex.split(command.replace("…", ""), comments=True)[1:]
     words = words[
         : next((i for i, word in enumerate(words) if word in ("&&", "&", ">", "<", "|")), len(words))
@@ -83,7 +86,10 @@ def check(command):
         return
     if len(words) == 1:
         return
-    GROUP.commands[words[0]].make_context(words[0], words[1:])
+    values = GROUP.commands[words[0]].make_context(words[0], words[1:]).params
+    if values.get("recipe") in recipe_files() and words[-1][-1] not in "=.":  # an abbreviated command
+        changes = [f"distillation.teacher={values['teacher']}"] if "teacher" in values else []
+        load_recipe(values["recipe"], [*changes, *(values.get("overrides") or ())])
 
 
 TASKS = {
@@ -108,7 +114,7 @@ def test_a_suggested_command_parses(place, command):
     assert not careless, f"{place}: {careless[0]} must be for_shell for the shell: a path may have spaces"
     try:
         check(re.sub("\0.*?\0", "1", command))
-    except (UsageError, ValueError) as error:
+    except (UsageError, ValueError) as error:  # RecipeError is a ValueError
         pytest.fail(f"{place}: `{command}`: {error}")
 
 
@@ -148,10 +154,13 @@ def test_commands_in_messages_are_in_backticks():
     assert wrong == []
 
 
-WRONG = ["regard train --overwrite", "regard evaluate runs/a b", "regard cost --lenght 3", "regard trian x"]
+WRONG = [
+    "regard train --overwrite", "regard evaluate runs/a b", "regard cost --lenght 3", "regard trian x",
+    "regard train small model.dimm=3", "regard distill runs/small small-student distillation.beams=8",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_check_detects_wrong_commands(wrong):
-    with pytest.raises((UsageError, AssertionError)):
+    with pytest.raises((UsageError, AssertionError, ValueError)):
         check(wrong)

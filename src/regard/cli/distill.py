@@ -78,14 +78,14 @@ def command(
 
         regard distill runs/small small-student --only-translate -o pairs.tsv
 
-        regard train small-student 'data.train=["pairs.tsv"]'
+        regard train translator pairs.tsv
     """
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
     from regard.models.catalog import find_model
 
     translation.check()
-    chosen, changes = choose_recipe(recipe, list(overrides or ()), quiet)
-    changes.append(f"distillation.teacher={json.dumps(str(find_model(teacher)))}")
+    of_teacher = f"distillation.teacher={json.dumps(str(find_model(teacher)))}"
+    chosen, changes = choose_recipe(recipe, [*(overrides or ()), of_teacher], quiet)
     if dry_run:
         print_estimate(chosen, changes)
         return
