@@ -24,7 +24,7 @@ WRONG = {
     "object": object(), "2**70": 2**70, "nan": float("nan"), "path": Path("/nowhere/at/all"),
     "vector": torch.zeros(3), "integers": torch.zeros(2, 3, dtype=torch.int32),
     "complex": torch.zeros(1, 1, 4, 4, dtype=torch.complex64),
-    "half": torch.zeros(7, 5, dtype=torch.float16), "inf": float("inf"),
+    "half": torch.zeros(7, 5, dtype=torch.float16), "inf": float("inf"), "surrogate": "a \ud800",
 }  # fmt: skip
 SECONDS = 20
 OPTIONS = ("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout")

@@ -73,8 +73,27 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) ->
     return value
 
 
+def encodable(name: str, texts: list[str]) -> list[str]:
+    """Check that texts have no unpaired surrogates, which tokenizers and files refuse."""
+    for number, text in enumerate(texts, 1):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            place = f"{name} {number:,}: {quoted(text)}" if len(texts) > 1 else f"{name} {quoted(text)}"
+            raise OptionError(
+                f"{place} has the unpaired surrogate {text[error.start]!r} at {error.start:,}, which is no "
+                "character; replace it, as by text.encode('utf-8', 'replace').decode()"
+            ) from None
+    return texts
+
+
 def string_list(name: str, value: Any, what: str = "texts") -> list[str]:
-    """The value as a list of strings; a single string is refused."""
+    """The value as a list of strings that can be encoded; a single string is refused."""
+    return encodable(name, label_list(name, value, what))
+
+
+def label_list(name: str, value: Any, what: str = "texts") -> list[str]:
+    """The value as a list of any strings, for pictures; a single string is refused."""
     if isinstance(value, str):
         raise OptionError(f"{name} is a list of {what}, got one string; write [{what.removesuffix('s')}]")
     return _strings(name, value, f"a list of {what}")
@@ -100,8 +119,8 @@ def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], 
             "texts come first, then the model"
         )
     if isinstance(value, str):
-        return [value], True
-    return _strings(name, value, f"a {what.removesuffix('s')} or a list of {what}"), False
+        return encodable(name, [value]), True
+    return encodable(name, _strings(name, value, f"a {what.removesuffix('s')} or a list of {what}")), False
 
 
 def as_list(name: str, value: Any, what: str) -> list[Any]:

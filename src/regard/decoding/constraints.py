@@ -44,12 +44,16 @@ class Constraints:
     min_length: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prefix, str):
+        if isinstance(self.prefix, str):
+            arguments.encodable("prefix", [self.prefix])
+        else:
             object.__setattr__(self, "prefix", tuple(arguments.string_list("prefix", self.prefix)))
         required = arguments.as_list(
             "required", self.required, "a list of words, or one such list for each text"
         )
-        if not all(isinstance(phrase, str) for phrase in required):
+        if all(isinstance(phrase, str) for phrase in required):
+            arguments.encodable("required", required)
+        else:
             required = [tuple(arguments.string_list("required", phrases, "words")) for phrases in required]
         object.__setattr__(self, "required", tuple(required))
         forbidden = tuple(arguments.string_list("forbidden", self.forbidden, "words"))

@@ -124,11 +124,19 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a Path; raise an OptionError for other types, empty strings and strings with a NUL character."""
+    """Return a Path; raise an OptionError for other types and for strings that no file can have as its name."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(path, str) or not path or "\0" in path:
+    if not isinstance(path, str) or not path or "\0" in path or not _can_be_encoded(path):
         raise OptionError(f"{name} is a path, a string or a Path, got {quoted(value)}")
     return Path(path)
+
+
+def _can_be_encoded(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # an unpaired surrogate
+        return False
+    return True
 
 
 def is_file(path: Path) -> bool:

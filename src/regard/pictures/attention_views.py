@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from regard.arguments import one_of, string_list
+from regard.arguments import one_of, label_list
 from regard.errors import OptionError, ShapeError
 from regard.pictures.head_grid import HeadGrid
 from regard.pictures.matrix_picture import VIEWS, MatrixPicture
@@ -68,7 +68,7 @@ def _labels(name: str, labels: Sequence[str] | None, count: int) -> list[str]:
     """The labels as strings; positions if there are none."""
     if labels is None:
         return [str(i) for i in range(count)]
-    labels = string_list(name, labels)
+    labels = label_list(name, labels)
     if len(labels) != count:
         raise ShapeError(f"{name} must have a token for each of the {count} {name}, got {len(labels)}")
     return list(labels)

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 
 from torch.nn import Module
 
-from regard.arguments import flag, integer, quoted
+from regard.arguments import encodable, flag, integer, quoted
 from regard.data.conll_reader import one_word
 from regard.data.sequence_files import is_sequence
 from regard.data.tag_schemes import spans
@@ -97,6 +97,7 @@ def tag(  # pyright: ignore[reportInconsistentOverload]
     sequences = is_sequence(texts)
     given, single = ([texts], True) if isinstance(texts, str) or sequences else (_as_list(texts), False)
     rows = [] if sequences else [_check_text(text) for text in given]
+    encodable("texts", [row if isinstance(row, str) else " ".join(row) for row in rows])
     model = as_model(model, "tag")
     if not isinstance(model, Tagger):
         what = getattr(model, "what", None)
