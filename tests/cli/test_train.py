@@ -287,9 +287,10 @@ def test_a_recipe_whose_first_model_has_to_be_made_says_where_to_read_how(regard
     recipe = {"data": {"train": ["rows.tsv"], "hold_out": 0.1}, "training": {"start": "../made/first"}}
     (tmp_path / "mine.yaml").write_text(json.dumps(recipe), encoding="utf-8")
     monkeypatch.setenv("REGARD_RECIPES", str(tmp_path))
-    error = error_of(regard, "train", "mine")
-    assert re.search(r"there is no folder .*made.first; .*; `regard recipes mine` says how", error)
-    assert ".." not in error
+    for name in ("mine", str(tmp_path / "mine.yaml")):
+        error = error_of(regard, "train", name)
+        assert re.search(r"there is no folder .*made.first; .*; `regard recipes mine` says how", error)
+        assert ".." not in error
     for change in ("training.start=other", "training={start: other}"):
         error = error_of(regard, "train", "mine", change)
         assert re.search(r"there is no folder .*other; ", error) and "says how" not in error

@@ -108,13 +108,16 @@ def choose_recipe(recipe: str, changes: list[str], quiet: bool) -> tuple[Any, li
     return chosen, changes
 
 
-def _check_files(name: str, overrides: list[str]) -> None:
-    """Refuse a recipe known by name whose own files, or first model, have to be made first."""
+def _check_files(recipe: str, overrides: list[str]) -> None:
+    """Refuse a known recipe, by name or path, whose own files, or first model, have to be made first."""
     from regard.data.corpora import names
     from regard.errors import DataError, FolderError
     from regard.recipe.loading import load_recipe, recipe_files
 
-    if name not in recipe_files():
+    files = recipe_files()
+    known = {name: name for name in files} | {os.path.realpath(file): name for name, file in files.items()}
+    name = known.get(recipe) or known.get(os.path.realpath(recipe))
+    if name is None:
         return
 
     def paths(changes: list[str]) -> list[str]:
