@@ -7,8 +7,9 @@ import pytest
 
 import regard
 from regard.pipelines import stream
-from regard.pipelines.capitals import in_capitals, lower_capitals, lowers_capitals
+from regard.pipelines.capitals import in_capitals, lowers_capitals
 from regard.pipelines.long_lines import LongLineSplitter
+from regard.pipelines.text_form import as_read
 from regard.serving.generation_service import GenerationService
 from regard.serving.requests import TranslateRequest
 
@@ -16,6 +17,12 @@ from regard.serving.requests import TranslateRequest
 @pytest.fixture(scope="module")
 def model():
     return regard.load("tatoeba-en-de-fr")
+
+
+def lower_capitals(texts, model, *constraints):
+    """The texts as a model reads them, and which were in capitals."""
+    read, forms = as_read(texts, model, *constraints)
+    return read, [form.capitals for form in forms]
 
 
 @pytest.mark.parametrize("decoding", ["beam", [4], {"lower_capitals": "false"}, {}, None])

@@ -13,8 +13,8 @@ from regard.decoding.strategy import Hypothesis
 from regard.models.encoder import max_positions
 from regard.models.target_language import target_languages
 from regard.models.translator import Translator
-from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.sentence_split import Piece, join, pieces, sentences
+from regard.pipelines.text_form import as_read
 from regard.pipelines.text_warnings import split_tokens, trained_length
 from regard.pipelines.translate import Translation
 
@@ -39,7 +39,7 @@ class LongLineSplitter:
         if limit is None:
             return result
         most = limit if constraints.are_of_text() else min(limit, split_tokens(self.model) or limit)
-        read, capitals = lower_capitals(texts, self.model, constraints)
+        read, forms = as_read(texts, self.model, constraints)
         # A token has at least one byte, so most texts need not be counted.
         long = [
             i for i, text in enumerate(texts) if result[i] and (len(text.encode()) >= most or "\n" in text)
@@ -47,8 +47,8 @@ class LongLineSplitter:
         for i, tokens in zip(long, self._count([read[i] for i in long]), strict=True):
             code, text = split_language(texts[i], self._languages)
             if tokens > limit or "\n" in texts[i] or (tokens > most and len(sentences(text)) > 1):
-                result[i] = pieces(text, self._count_lower if capitals[i] else self._count, limit)
-                if capitals[i]:
+                result[i] = pieces(text, self._count_lower if forms[i].capitals else self._count, limit)
+                if forms[i].capitals:
                     result[i] = [replace(p, text=p.text.lower(), capitals=True) for p in result[i]]
                 if code is not None:
                     result[i] = [replace(piece, text=f">>{code}<< {piece.text}") for piece in result[i]]
@@ -71,13 +71,16 @@ def max_source_length(model: Translator) -> int | None:
 def join_hypotheses(
     parts: Sequence[Piece], translations: Sequence[Translation]
 ) -> list[tuple[str, list[Hypothesis]]]:
-    """Return the n best texts of a line with their hypotheses: the i-th joins the i-th of each piece."""
+    """Return the n best texts of a line with their hypotheses: the i-th joins the i-th of each piece.
+
+    A piece of symbols alone has a text and no hypotheses.
+    """
     joined = []
-    for rank in range(max((len(t.hypotheses) for t in translations), default=0)):
+    for rank in range(max((len(t.hypotheses) or bool(t) for t in translations), default=0)):
         chosen = [
             t.hypotheses[min(rank, len(t.hypotheses) - 1)] if t.hypotheses else None for t in translations
         ]
-        texts = ["" if h is None else h.text for h in chosen]
+        texts = [str(t) if h is None else h.text for t, h in zip(translations, chosen, strict=True)]
         text = join(parts, [t.upper() if p.capitals else t for p, t in zip(parts, texts, strict=True)])
         joined.append((text, [h for h in chosen if h is not None]))
     return joined

@@ -15,12 +15,22 @@ _long: set[int] = set()  # training lengths that a line was printed for; 0: seve
 
 def warn_of_unknown_characters(texts: Sequence[str], tokenizer: Any) -> None:
     """Print a line about new characters that the tokenizer reads as unknown."""
-    new = tokenizer.unknown_characters(texts) - _unknown - {"\ufffd"}  # bytes that are not UTF-8 have a line
+    # Bytes that are not UTF-8 have a line of their own.
+    _warn_of(tokenizer.unknown_characters(texts) - {"\ufffd"}, "its output may be wrong there")
+
+
+def warn_of_left_out(symbols: str) -> None:
+    """Print a line about new symbols inside a text that the model does not read."""
+    _warn_of(set(symbols), "inside a text they are left out")
+
+
+def _warn_of(characters: set[str], what: str) -> None:
+    new = characters - _unknown
     if not new:
         return
     _unknown.update(new)
     named = " ".join(map(repr, sorted(new)[:NAMED])) + f" and {len(new) - NAMED} more" * (len(new) > NAMED)
-    print(f"regard: the model does not know {named}; its output may be wrong there", file=sys.stderr)
+    print(f"regard: the model does not know {named}; {what}", file=sys.stderr)
 
 
 def trained_length(model: Any) -> int | None:

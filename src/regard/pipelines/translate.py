@@ -25,8 +25,13 @@ from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 from regard.models.target_language import add_target, warn_of_wrong_language
-from regard.pipelines.capitals import forbid_lower_case, lower_capitals
-from regard.pipelines.text_warnings import warn_of_long_texts, warn_of_unknown_characters
+from regard.pipelines.capitals import forbid_lower_case
+from regard.pipelines.text_form import PLAIN, Form, as_read
+from regard.pipelines.text_warnings import (
+    warn_of_left_out,
+    warn_of_long_texts,
+    warn_of_unknown_characters,
+)
 
 Cancelled = Sequence[Callable[[], bool]]  # one function per text
 
@@ -118,11 +123,11 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     count = strategy.check_nbest(nbest)
     texts, single = source.inputs(texts)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
-    capitals = [False] * len(texts)
+    forms = [PLAIN] * len(texts)
     constraints = as_constraints(constraints)
     if source.kind != "frames":
         warn_of_wrong_language(texts, model, to)
-        texts, capitals, constraints = _as_read(texts, source, model, to, constraints)
+        texts, forms, constraints = _as_read(texts, source, model, to, constraints)
     encoded = source.encode_batch(texts)
     if source.kind != "frames":
         warn_of_long_texts(texts, encoded, model)
@@ -133,30 +138,30 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     results = [hypotheses[:count] for hypotheses in results]
     if attention:
         _add_attention(model, encoded, results)
-    translations = _to_text(encoded, results, target, capitals)
+    translations = _to_text(encoded, results, target, forms)
     return translations[0] if single else translations
 
 
 def _as_read(
     texts: Sequence[str], source: Any, model: Any, to: str | None, constraints: Constraints
-) -> tuple[list[str], list[bool], Constraints]:
-    """The texts as the model reads them, which were in capitals, and the constraints of the outputs."""
-    read, capitals = lower_capitals(add_target(texts, model, to), model, constraints)
+) -> tuple[list[str], list[Form], Constraints]:
+    """The texts as the model reads them, the forms of their translations, the constraints of the outputs."""
+    read, forms = as_read(add_target(texts, model, to), model, constraints)
+    warn_of_left_out("".join(form.left_out for form in forms))
     warn_of_unknown_characters(read, source)
-    return read, capitals, forbid_lower_case(constraints, capitals)
+    return read, forms, forbid_lower_case(constraints, [form.capitals for form in forms])
 
 
 def _to_text(
-    sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any, capitals: list[bool]
+    sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any, forms: list[Form]
 ) -> list[Translation]:
     """Decode the tokens of all hypotheses; the text of the best is the translation."""
-    for hypotheses, is_capitals in zip(results, capitals, strict=True):
+    for hypotheses, form in zip(results, forms, strict=True):
         for hypothesis in hypotheses:
-            text = tokenizer.decode(hypothesis.tokens)
-            hypothesis.text = text.upper() if is_capitals else text
+            hypothesis.text = form.write(tokenizer.decode(hypothesis.tokens))
     return [
-        Translation(hypotheses[0].text if hypotheses else "", hypotheses, tokens)
-        for tokens, hypotheses in zip(sources, results, strict=True)
+        Translation(hypotheses[0].text if hypotheses else "" if tokens else form.write(""), hypotheses, tokens)
+        for tokens, hypotheses, form in zip(sources, results, forms, strict=True)
     ]
 
 
@@ -222,7 +227,7 @@ def stream(
     strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    (text,), capitals, constraints = _as_read([text], source, model, to, as_constraints(constraints))
+    (text,), (form,), constraints = _as_read([text], source, model, to, as_constraints(constraints))
     encoded = constraints.encode(target, 1)
     if encoded.required_of(0):
         raise OptionError("constraints.required needs beam search, which cannot be streamed; leave it out")
@@ -231,10 +236,10 @@ def stream(
     (task,) = translation_tasks(model, [ids], encoded, as_limits(limits))
     task.cancelled = cancelled
     if not task.input_ids:
-        return iter(())
+        return form.write_pieces([])
     search = Search(model, strategy, encoded)
     pieces = stream_tokens(search, task, lambda: start(model, [task]), target.decode)
-    return (piece.upper() for piece in pieces) if any(capitals) else pieces
+    return form.write_pieces(pieces)
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:

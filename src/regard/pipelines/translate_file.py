@@ -21,12 +21,12 @@ from regard.decoding.strategy import Strategy
 from regard.errors import OptionError
 from regard.models.target_language import add_target
 from regard.models.translator import Translator
-from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.input import Chunk, Column, WholeLine
 from regard.pipelines.job import job_settings, load_kind
 from regard.pipelines.long_lines import LongLineSplitter, max_source_length
 from regard.pipelines.output_formats import OutputFormat, split_row
 from regard.pipelines.packing import packing
+from regard.pipelines.text_form import as_read
 from regard.pipelines.translate import translate
 from regard.pipelines.translation_formats import (
     AlignmentFormat,
@@ -165,7 +165,7 @@ class TranslateJob:
             parts = zip(result.pieces, result.translations, attention, strict=True)
             for i, (piece, part, maps) in enumerate(parts):
                 constraints = self.options.constraints.only_where([i == 0])
-                (text,), _ = lower_capitals([piece.text], self.model, constraints)  # as it was read
+                (text,), _ = as_read([piece.text], self.model, constraints)  # as it was read
                 source = Words.of_text(tokenizers[0], text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))

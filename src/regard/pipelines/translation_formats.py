@@ -48,7 +48,7 @@ class TranslatedLine:
         pieces.
         """
         nbest = [
-            (text, sum(h.score for h in hypotheses) / len(hypotheses))
+            (text, sum(h.score for h in hypotheses) / max(1, len(hypotheses)))
             for text, hypotheses in join_hypotheses(self.pieces, self.translations)
         ]
         return nbest or [("", 0.0)]

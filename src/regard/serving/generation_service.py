@@ -18,10 +18,10 @@ from regard.errors import OptionError
 from regard.models.autoregressive import require_autoregressive
 from regard.models.target_language import add_target, target_languages, target_of
 from regard.models.translator import Translator
-from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.long_lines import LongLineSplitter, join_hypotheses, max_source_length
 from regard.pipelines.sentence_split import Piece, gap
+from regard.pipelines.text_form import as_read
 from regard.pipelines.translate import Translation, translate
 from regard.pipelines.translate import stream as stream_translation
 from regard.serving.attention_answers import AttentionAnswers
@@ -130,7 +130,7 @@ class GenerationService(Service):
             if isinstance(options, TranslateRequest):
                 (pieces,) = self._pieces([text], options)
             first = _constraints(options).only_where([at == 0 for at in range(len(pieces))])
-            read, _ = lower_capitals([piece.text for piece in pieces], self.model, first)
+            read, _ = as_read([piece.text for piece in pieces], self.model, first)
             encoded = self.model.source_tokenizer.encode_batch(read)
             for at, tokens in enumerate(encoded):
                 check_tokens(name, len(tokens), self.limits)
@@ -245,7 +245,7 @@ class GenerationService(Service):
 
     def _attention_of_best(self, translation: Translation, options: AttentionRequest) -> dict[str, Any]:
         if not translation.hypotheses:
-            return {"text": "", "score": None, "attention": []}
+            return {"text": str(translation), "score": None, "attention": []}
         best = translation.hypotheses[0]
         target = [*best.tokens, EOS] if best.ended else best.tokens
         score = round(best.score, 6)
@@ -325,11 +325,13 @@ def _translation(pieces: Sequence[Piece], parts: Sequence[Translation]) -> dict[
     """Return the answer to one text; in several parts, scores are averaged and log-probabilities summed."""
     hypotheses = [_joined(text, chosen) for text, chosen in join_hypotheses(pieces, parts)]
     if not hypotheses:
-        return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
+        return _joined("", [])
     return hypotheses[0] if len(hypotheses) == 1 else hypotheses[0] | {"hypotheses": hypotheses}
 
 
 def _joined(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
+    if not chosen:
+        return {"text": text, "score": None, "log_p": None, "tokens": 0, "ended": True}
     if len(chosen) == 1:
         return _hypothesis(chosen[0]) | {"text": text}
     return {

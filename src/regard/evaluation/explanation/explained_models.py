@@ -27,9 +27,9 @@ from regard.errors import DataError, OptionError
 from regard.models.classifier import Classifier
 from regard.models.encoder import max_positions
 from regard.models.tagger import Tagger
-from regard.pipelines.capitals import lower_capitals
 from regard.pipelines.classify import truncate
 from regard.pipelines.tag import word_splitter
+from regard.pipelines.text_form import as_read
 from regard.pipelines.translate import translate
 from regard.registry import Registry
 
@@ -255,7 +255,7 @@ class ExplainedTranslator(ExplainedModel):
     def read(self, text: Any, rng: torch.Generator) -> ExplainedInput:
         model = self.model
         most = (max_positions(model.encoder) or MAX_TOKENS) - 1
-        (text,), _ = lower_capitals([text], model)  # as `translate` reads it
+        (text,), _ = as_read([text], model)  # as `translate` reads it
         ids = require_tokens(model.source_tokenizer.encode(text)[:most], text)
         tokens = model.source_tokenizer.tokens(ids)
         output = model.target_tokenizer.encode(
