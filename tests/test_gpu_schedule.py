@@ -87,12 +87,12 @@ def test_a_command_starts_the_plan_shows_each_line_once_and_copies_the_results(t
     monkeypatch.setenv("PYTHONPATH", "")  # restored afterwards
     for name, value in schedule.VARIABLES.items():
         monkeypatch.setenv(name, value)
-    command = ["europarl", "--tiny", "--minutes", "0", "--wait", "2"]
+    command = ["published", "--tiny", "--minutes", "0", "--wait", "2"]
     assert schedule.main(command) == 1  # no step has time, so all of them failed
     out = capsys.readouterr().out
     assert out.count("no time is left for step europarl-marian\n") == 1 and "done: results in" in out
     assert "no time is left" in (tmp_path / "back" / "log.txt").read_text(encoding="utf-8")
-    schedule.show(tmp_path / "session" / "europarl-tiny")
+    schedule.show(tmp_path / "session" / "published-tiny")
     assert capsys.readouterr().out == ""
 
 

@@ -134,6 +134,8 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
     # TF32, as regard. Before the trainer sets it in torch's new way: the old functions, which torch.compile
     # calls, raise if only the new one was used.
     torch.set_float32_matmul_precision("high")
+    if compiled:  # batches have many shapes: one compilation for all of them, not one for the first before it
+        os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = "1"
     folder = experiment.folder / "marian"
     arguments = settings(experiment, folder, compiled)
     trainer = make_trainer(experiment, arguments)

@@ -16,7 +16,7 @@ from regard.evaluation.bleu import bleu_metric
 from regard.evaluation.training_cost import TrainingCost, compare_to_wmt14, rate_of_device, table
 from regard.files.atomic import write_file
 
-SYSTEMS = ("regard", "regard-single", "marian")  # regard-single: one checkpoint, not the mean of several
+SYSTEMS = ("marian", "regard", "regard-single")  # regard-single: one checkpoint, not the mean of several
 LARGEST = 1_000_000  # bytes of translations that are kept beside the log
 COUNTED = {
     "regard": "from the first batch to the last checkpoint: CUDA graph capture, kernel compilation, steps, "

@@ -44,9 +44,12 @@ class Plan:
     calls: tuple[Call, ...]
 
 
-# regard beside Hugging Face Marian
+# regard beside Hugging Face Marian, then the curve of sizes of the bundled translator
 
-EUROPARL_MINUTES = 8.5  # of training for each system
+EUROPARL_MINUTES = 9  # of training for each system
+EUROPARL_TEXTS = tuple(
+    f"build/data/europarl-en-de/{split}.{language}.xz" for split in ("dev", "test") for language in ("en", "de")
+)
 
 
 def europarl(step: str, seconds: float, minutes: float = 0.0, options: str = "") -> Step:
@@ -54,49 +57,54 @@ def europarl(step: str, seconds: float, minutes: float = 0.0, options: str = "")
     command = f"python -m benchmarks.europarl {step} --minutes {EUROPARL_MINUTES}{options}"
     command += " --out {out}/europarl-base.json"
     record = (f"build/europarl/{step}.json",) if minutes else ()  # if there is no time to score
-    return Step(name, command, seconds, minutes, tiny="--tiny --minutes 0.05", results=record)
+    return Step(
+        name, command, seconds, minutes, side_by_side=step == "score", tiny="--tiny --minutes 0.05",
+        results=record,
+    )  # fmt: skip
 
-
-EUROPARL = (
-    europarl("prepare", 90),
-    europarl("regard", 40, EUROPARL_MINUTES),
-    europarl("marian", 40, EUROPARL_MINUTES),
-    europarl("marian", 0, options=" --no-compile"),  # returns at once unless the step before it failed
-    europarl("score", 120),
-)
 
 # The bundled translator
 
 
-def translator(step: str, seconds: float, share: float = 0.0, side_by_side: bool = False) -> Step:
+def curve(step: str, options: str) -> str:
+    return f"python -m benchmarks.translator.curve {step} {options}"
+
+
+def translator(step: str, seconds: float, share: float = 0.0) -> Step:
     minutes = " --minutes {minutes}" if share else ""
-    workers = "env REGARD_WORKERS=8 " if side_by_side else ""
-    command = f"{workers}python -m benchmarks.translator.session {step}{minutes}"
-    return Step(step, command, seconds, share=share, side_by_side=side_by_side)
+    return Step(step, f"python -m benchmarks.translator.session {step}{minutes}", seconds, share=share)
 
 
-CURVE = "env REGARD_WORKERS=4 python -m benchmarks.translator.curve"
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 
 PLANS = {
-    "europarl": Plan(
-        EUROPARL,
-        (Call((WHEELS, "build/data/europarl-en-de", "build/data/wmt-newstest")),),
-    ),
-    "translator": Plan(
+    "published": Plan(
         (
-            Step("embed", "python -m benchmarks.gpu.embed --sets europarl", 60),
-            Step("curve-prepare", f"{CURVE} prepare --jobs 6", 150, tiny=TINY_CURVE),
-            translator("prepare-student", 250, side_by_side=True),  # on CPU cores
+            europarl("prepare", 90),
             Step(
-                "curve", f"{CURVE} train --jobs 6 --minutes 6 --out {{out}}/curve.json", 150, 6.0,
+                "curve-prepare", f"nice -n 19 env REGARD_WORKERS=4 {curve('prepare', '--jobs 2')}", 300,
+                side_by_side=True, tiny=TINY_CURVE,
+            ),
+            europarl("regard", 40, EUROPARL_MINUTES),
+            europarl("marian", 40, EUROPARL_MINUTES),
+            europarl("marian", 0, options=" --no-compile"),  # returns at once unless the step before it failed
+            europarl("score", 200),
+            Step(
+                "curve", curve("train", "--jobs 8 --minutes {minutes} --out {out}/curve.json"), 75, share=1.0,
                 tiny=f"{TINY_CURVE} --minutes 0.05",
             ),
-            translator("student", 50, share=1.0),
-            translator("finish", 25),
         ),
         (
-            Call((WHEELS, "build/translator/data", "build/embed/minilm", "build/embed/europarl.txt.xz")),
+            Call((WHEELS, "build/data/wmt-newstest", *EUROPARL_TEXTS, "build/data/europarl-en-de/train.en.xz")),
+            Call(("build/data/europarl-en-de/train.de.xz", "build/translator/diversified/translations.txt.xz")),
+            Call(("build/translator/data",)),
+            Call((), weights=("tatoeba-en-de-fr",)),
+        ),
+    ),
+    "translator": Plan(
+        (translator("prepare-student", 250), translator("student", 50, share=1.0), translator("finish", 25)),
+        (
+            Call((WHEELS, "build/translator/data")),
             Call(("build/translator/diversified/translations.txt.xz",), weights=("tatoeba-en-de-fr",)),
         ),
     ),

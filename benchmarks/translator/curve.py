@@ -1,16 +1,18 @@
 """Size and quality of the bundled translator: python -m benchmarks.translator.curve [STEP …] --minutes M
 
-Trains smaller students by the recipe of the bundled translator (narrower, fewer layers, fewer tokens), and a
-separate model for each language pair that has half its bytes, each for the same minutes on the same data.
-Then stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
-benchmarks/results/translator/curve.json. `--jobs 6` runs six processes side by side on one GPU.
+Trains smaller students of the bundled translator (narrower, fewer layers, fewer tokens) on its translations
+(Kim & Rush 2016), and a separate model for each language pair that has half its bytes, each for the same
+minutes. One student learns from references alone. Then stores them in int8 and scores BLEU on the validation
+sets, beside the bundled model. Writes benchmarks/results/translator/curve.json. `--jobs 7` runs seven
+processes side by side on one GPU.
 
 Steps; all of them without arguments except sizes:
     sizes     print the bytes of each model with random weights: CPU
     prepare   tokenizers and encoded rows: CPU cores only
     train     train or resume, store in int8, score
 
-`python -m benchmarks.translator.prepare build/translator/data` comes first. A model that is done is skipped.
+`python -m benchmarks.translator.prepare build/translator/data` and the translations of diversify.py come
+first. A model that is done is skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import torch
 import regard
 from benchmarks.peers import command, machine
 from benchmarks.peers.tables import NONE, grouped, markdown_table
-from benchmarks.translator import score
+from benchmarks.translator import diversify, score
 from benchmarks.translator.session import ROOT, START, TINY, TINY_RUN, Session, scoring_options
 from regard.data.datasets import load_corpus
 from regard.files.atomic import write_file
@@ -43,7 +45,9 @@ from regard.recipe.loading import Recipe, load_recipe
 from regard.training.trainer import resume, train
 
 RECIPE = "tatoeba-en-de-fr"
-FIRST_RECIPE = Path("recipes") / f"{RECIPE}.yaml"
+# How often a file is read in an epoch: references, translations by the bundled model, long sentences.
+DISTILLED = {"tatoeba": 2, "forward": 3, "europarl": 1}
+REFERENCES = {"tatoeba": 5, "europarl": 1}
 RESULTS = Path("benchmarks/results/translator")
 STEPS = ("sizes", "prepare", "train")
 CORPORA = ("tatoeba", "europarl")  # that have validation sets
@@ -60,6 +64,7 @@ class Student:
     layers: int  # of the encoder
     vocabulary: int
     languages: tuple[str, ...] = ("de", "fr")  # beside English
+    distilled: bool = True
 
     @property
     def directions(self) -> list[str]:
@@ -77,12 +82,14 @@ class Student:
             f"model.encoder={{kind: transformer, layers: {self.layers}, {sizes}}}",
             f"model.decoder={{kind: transformer, layers: 2, {sizes}}}",
             f"tokenizer={tokenizer}",
+            "batch.multiple=4",  # fewer shapes to capture in few minutes
         ]
 
 
 STUDENTS = {
     "4MiB": Student(4, 192, 4, 4000),
     "8MiB": Student(8, 256, 6, 4000),
+    "8MiB-references": Student(8, 256, 6, 4000, distilled=False),
     "16MiB": Student(16, 320, 7, BUNDLED_VOCABULARY),
     "23MiB": Student(23.3, 384, 8, BUNDLED_VOCABULARY),  # the bundled one, for the same minutes
     "en-de": Student(11.7, 320, 5, 7000, ("de",)),  # the two together: the bytes of the bundled one
@@ -120,10 +127,11 @@ class Curve:
         return changed
 
     def _files(self, student: Student) -> list[str]:
-        """The `data:` keys: files and validation rows of the bundled model in the student's directions."""
-        directions = student.directions
+        """The `data:` keys: files and validation rows in the student's directions."""
         train = [
-            path for path in self.session.files_of(FIRST_RECIPE) if path.name.split(".")[1] in directions
+            self.session.directions / f"{rows}.{direction}.train.tsv"
+            for rows, times in (DISTILLED if student.distilled else REFERENCES).items()
+            for direction in student.directions * times
         ]
         keys = {"train": train, "validation": [self._validation(student)]}
         return [
@@ -146,6 +154,14 @@ class Curve:
         return path
 
     # Steps
+
+    def write_files(self) -> None:
+        """Write the files per direction."""
+        self.session.prepare()
+        if not list(self.session.directions.glob("forward.*-*.train.tsv")):
+            if self.session.tiny:
+                self.session.diversify()
+            diversify.write_forward_rows(self.session.directions, self.session.translations)
 
     def prepare(self, name: str) -> bool:
         """Fill the cache with the tokenizer and the encoded rows of a model."""
@@ -303,7 +319,7 @@ def main(argv: list[str] | None = None) -> int:
             for name, size in sizes().items():
                 print(f"{name}: {size / 2**20:.2f} MiB of {STUDENTS[name].mebibytes}")
             continue
-        curve.session.prepare()
+        curve.write_files()
         start = time.monotonic()
         done = run_step(step, curve, options)
         if step == "train" and not options.part:

@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.peers import command
 from benchmarks.translator.prepare import Pair, comparable, row
 from regard.errors import DataError
+from regard.files.atomic import write_file
 from regard.files.progress import track
 
 TRANSLATIONS = "translations.txt.xz"
@@ -55,20 +56,9 @@ def is_plausible(pair: Pair) -> bool:
     return min(lengths) > 0 and max(lengths) <= MAX_RATIO * min(lengths) + FREE
 
 
-def new_rows(kind: str, sources: dict[str, str], translations: list[str]) -> Iterator[tuple[Pair, str]]:
-    """Pairs with the language of their target."""
-    for (source, language), translation in zip(sources.items(), translations, strict=True):
-        token, text = source.split(" ", 1)
-        if kind == "forward":
-            yield (text, translation), token.strip("<>")
-        else:
-            yield (translation, text), language
-
-
-def write_rows(directions: Path, folder: Path) -> None:
-    """Write a file of training rows for each file of translations."""
-    sources, held_out = distinct_sources(directions), read_held_out(directions)
-    path = folder / TRANSLATIONS
+def read_translations(directions: Path, folder: Path) -> dict[str, tuple[str, str]]:
+    """Language and translation of each source, which has the token of its target language."""
+    sources, path = distinct_sources(directions), folder / TRANSLATIONS
     with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
         translations = [line.rstrip("\n") for line in file]
     if len(translations) != len(sources):
@@ -76,18 +66,50 @@ def write_rows(directions: Path, folder: Path) -> None:
             f"{path} has {len(translations):,} lines and there are {len(sources):,} sources; "
             "translate sources.txt of the same directions"
         )
+    return {
+        source: (language, translation)
+        for (source, language), translation in zip(sources.items(), translations, strict=True)
+    }
+
+
+def new_rows(
+    kind: str, translated: dict[str, tuple[str, str]], held_out: set[str]
+) -> Iterator[tuple[str, str]]:
+    """The rows of a kind that may be trained on, each with its direction."""
+    for source, (language, translation) in translated.items():
+        token, text = source.split(" ", 1)
+        target = token.strip("<>")
+        pair, direction = (text, translation), (language, target)
+        if kind == "backward":
+            pair, direction = (translation, text), (target, language)
+        if is_plausible(pair) and held_out.isdisjoint(map(comparable, pair)):
+            yield row(*pair, direction[1]), "-".join(direction)
+
+
+def write_rows(directions: Path, folder: Path) -> None:
+    """Write a file of forward and a file of backward rows."""
+    translated, held_out = read_translations(directions, folder), read_held_out(directions)
     for kind in KINDS:
         out, written = directions / f"{kind}.train.tsv", 0
         with (
             out.open("w", encoding="utf-8", newline="\n") as file,
-            track(len(sources), f"writing {out.name}", "rows") as progress,
+            track(len(translated), f"writing {out.name}", "rows") as progress,
         ):
-            for pair, language in new_rows(kind, sources, translations):
+            for line, _ in new_rows(kind, translated, held_out):
+                file.write(line)
                 progress.advance(1)
-                if is_plausible(pair) and held_out.isdisjoint(map(comparable, pair)):
-                    file.write(row(*pair, language))
-                    written += 1
-        print(f"{out.name}: {written:,} rows of {len(sources):,}", flush=True)
+                written += 1
+        print(f"{out.name}: {written:,} rows of {len(translated):,}", flush=True)
+
+
+def write_forward_rows(directions: Path, folder: Path) -> None:
+    """Write forward.DIRECTION.train.tsv: sentences and their translations, for students (Kim & Rush 2016)."""
+    files: dict[str, list[str]] = {}
+    translated = read_translations(directions, folder)
+    for line, direction in new_rows("forward", translated, read_held_out(directions)):
+        files.setdefault(direction, []).append(line)
+    for direction, rows in files.items():
+        write_file(directions / f"forward.{direction}.train.tsv", "".join(rows))
 
 
 def main(argv: list[str] | None = None) -> int:

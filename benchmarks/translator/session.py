@@ -81,7 +81,7 @@ class Session:
         if not (self.start / "config.json").is_file():
             everyday.write_rows(self.directions, seed=1, count=200 if self.tiny else everyday.CHANGED)
             if self.tiny:
-                self._diversify()
+                self.diversify()
             diversify.write_rows(self.directions, self.translations)
             everyday.add_characters(regard.load(START), self.start)
         recipe = load_recipe(RECIPE, self._student_options())
@@ -109,7 +109,7 @@ class Session:
         """The folder of diversify.py."""
         return self.work / "diversified" if self.tiny else self.work.parent / "diversified"
 
-    def _diversify(self) -> None:
+    def diversify(self) -> None:
         """What diversify.py and `regard translate` do before a session, for few sentences."""
         diversify.main(["sources", str(self.directions), str(self.translations)])
         sources = (self.translations / "sources.txt").read_text(encoding="utf-8").splitlines()
