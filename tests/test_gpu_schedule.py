@@ -158,8 +158,8 @@ def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path, capsys):
 
 def test_every_plan_fits_into_its_time_and_the_limits_of_a_call():
     for plan in plans.PLANS.values():
-        needed = sum(step.seconds + 60 * step.minutes for step in plan.steps)
-        assert needed <= 60 * 26
+        needed = sum(60 * step.minutes + step.seconds * (not step.side_by_side) for step in plan.steps)
+        assert needed <= 60 * 24  # the start of the machine and the transfers take three minutes or four
         assert len({step.name for step in plan.steps}) == len(plan.steps)
         assert all(len(call.carry) <= 8 for call in plan.calls)
         for step in plan.steps:

@@ -13,12 +13,13 @@ from regard.recipe.loading import load_recipe
 
 @pytest.fixture
 def data(tmp_path):
-    pairs = list(islice(corpora.find("tatoeba-sample").rows("train", "en", "de"), 300))
-    for language in ("de", "fr"):  # the German sentences stand for both languages
+    rows = iter(corpora.find("tatoeba-sample").rows("train", "en", "de"))
+    for language in ("de", "fr"):  # German sentences stand for French, too: others, so that none is known twice
+        pairs = list(islice(rows, 300))
         for corpus in ("tatoeba", "europarl"):
             for split in ("train", "validation"):
-                rows = pairs[: 20 if split == "validation" else None]
-                prepare.write_pairs(tmp_path / "data", f"{corpus}-x", language, split, rows)
+                chosen = pairs[: 20 if split == "validation" else None]
+                prepare.write_pairs(tmp_path / "data", f"{corpus}-x", language, split, chosen)
     return tmp_path / "data"
 
 

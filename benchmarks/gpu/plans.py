@@ -90,7 +90,7 @@ PLANS = {
             europarl("marian", 0, options=" --no-compile"),  # returns at once unless the step before it failed
             europarl("score", 200),
             Step(
-                "curve", curve("train", "--jobs 8 --minutes {minutes} --out {out}/curve.json"), 75, share=1.0,
+                "curve", curve("train", "--jobs 7 --minutes {minutes} --out {out}/curve.json"), 75, share=1.0,
                 tiny=f"{TINY_CURVE} --minutes 0.05",
             ),
         ),

@@ -2,9 +2,8 @@
 
 Trains smaller students of the bundled translator (narrower, fewer layers, fewer tokens) on its translations
 (Kim & Rush 2016), and a separate model for each language pair that has half its bytes, each for the same
-minutes. One student learns from references alone. Then stores them in int8 and scores BLEU on the validation
-sets, beside the bundled model. Writes benchmarks/results/translator/curve.json. `--jobs 7` runs seven
-processes side by side on one GPU.
+minutes. Then stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
+benchmarks/results/translator/curve.json. `--jobs 7` runs seven processes side by side on one GPU.
 
 Steps; all of them without arguments except sizes:
     sizes     print the bytes of each model with random weights: CPU
@@ -46,8 +45,7 @@ from regard.training.trainer import resume, train
 
 RECIPE = "tatoeba-en-de-fr"
 # How often a file is read in an epoch: references, translations by the bundled model, long sentences.
-DISTILLED = {"tatoeba": 2, "forward": 3, "europarl": 1}
-REFERENCES = {"tatoeba": 5, "europarl": 1}
+ROWS = {"tatoeba": 2, "forward": 3, "europarl": 1}
 RESULTS = Path("benchmarks/results/translator")
 STEPS = ("sizes", "prepare", "train")
 CORPORA = ("tatoeba", "europarl")  # that have validation sets
@@ -64,7 +62,6 @@ class Student:
     layers: int  # of the encoder
     vocabulary: int
     languages: tuple[str, ...] = ("de", "fr")  # beside English
-    distilled: bool = True
 
     @property
     def directions(self) -> list[str]:
@@ -82,14 +79,14 @@ class Student:
             f"model.encoder={{kind: transformer, layers: {self.layers}, {sizes}}}",
             f"model.decoder={{kind: transformer, layers: 2, {sizes}}}",
             f"tokenizer={tokenizer}",
-            "batch.multiple=4",  # fewer shapes to capture in few minutes
+            "batch.multiple=4",  # fewer shapes to capture, and a short warm-up: minutes are few
+            "schedule.warmup=800",
         ]
 
 
 STUDENTS = {
     "4MiB": Student(4, 192, 4, 4000),
     "8MiB": Student(8, 256, 6, 4000),
-    "8MiB-references": Student(8, 256, 6, 4000, distilled=False),
     "16MiB": Student(16, 320, 7, BUNDLED_VOCABULARY),
     "23MiB": Student(23.3, 384, 8, BUNDLED_VOCABULARY),  # the bundled one, for the same minutes
     "en-de": Student(11.7, 320, 5, 7000, ("de",)),  # the two together: the bytes of the bundled one
@@ -130,7 +127,7 @@ class Curve:
         """The `data:` keys: files and validation rows in the student's directions."""
         train = [
             self.session.directions / f"{rows}.{direction}.train.tsv"
-            for rows, times in (DISTILLED if student.distilled else REFERENCES).items()
+            for rows, times in ROWS.items()
             for direction in student.directions * times
         ]
         keys = {"train": train, "validation": [self._validation(student)]}
