@@ -14,7 +14,7 @@ from regard.recipe.loading import load_recipe
 @pytest.fixture
 def data(tmp_path):
     rows = iter(corpora.find("tatoeba-sample").rows("train", "en", "de"))
-    for language in ("de", "fr"):  # German sentences stand for French, too: others, so that none is known twice
+    for language in ("de", "fr"):  # German sentences stand for French, too, but others
         pairs = list(islice(rows, 300))
         for corpus in ("tatoeba", "europarl"):
             for split in ("train", "validation"):

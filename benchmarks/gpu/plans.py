@@ -44,23 +44,22 @@ class Plan:
     calls: tuple[Call, ...]
 
 
-# regard beside Hugging Face Marian, then the curve of sizes of the bundled translator
+# regard beside Hugging Face Marian
 
 EUROPARL_MINUTES = 9  # of training for each system
-EUROPARL_TEXTS = tuple(
-    f"build/data/europarl-en-de/{split}.{language}.xz" for split in ("dev", "test") for language in ("en", "de")
+EUROPARL = "build/data/europarl-en-de"
+EUROPARL_TEXTS = tuple(f"{EUROPARL}/{name}.{side}.xz" for name in ("dev", "test") for side in ("en", "de"))
+EUROPARL_CALLS = (
+    Call((WHEELS, "build/data/wmt-newstest", *EUROPARL_TEXTS, f"{EUROPARL}/train.en.xz")),
+    Call((f"{EUROPARL}/train.de.xz",)),
 )
 
 
-def europarl(step: str, seconds: float, minutes: float = 0.0, options: str = "") -> Step:
-    name = f"europarl-{step}{'-eager' if options else ''}"
-    command = f"python -m benchmarks.europarl {step} --minutes {EUROPARL_MINUTES}{options}"
+def europarl(step: str, seconds: float, minutes: float = 0.0) -> Step:
+    command = f"python -m benchmarks.europarl {step} --minutes {EUROPARL_MINUTES}"
     command += " --out {out}/europarl-base.json"
     record = (f"build/europarl/{step}.json",) if minutes else ()  # if there is no time to score
-    return Step(
-        name, command, seconds, minutes, side_by_side=step == "score", tiny="--tiny --minutes 0.05",
-        results=record,
-    )  # fmt: skip
+    return Step(f"europarl-{step}", command, seconds, minutes, tiny="--tiny --minutes 0.05", results=record)
 
 
 # The bundled translator
@@ -76,36 +75,37 @@ def translator(step: str, seconds: float, share: float = 0.0) -> Step:
 
 
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
+TRANSLATIONS = "build/translator/diversified/translations.txt.xz"
+TRANSLATOR_CALLS = (
+    Call((WHEELS, "build/translator/data")),
+    Call((TRANSLATIONS,), weights=("tatoeba-en-de-fr",)),
+)
 
 PLANS = {
-    "published": Plan(
+    "europarl": Plan(
         (
-            europarl("prepare", 90),
-            Step(
-                "curve-prepare", f"nice -n 19 env REGARD_WORKERS=4 {curve('prepare', '--jobs 2')}", 300,
-                side_by_side=True, tiny=TINY_CURVE,
-            ),
+            europarl("prepare", 50),
             europarl("regard", 40, EUROPARL_MINUTES),
+            europarl("probe", 60, 2),
             europarl("marian", 40, EUROPARL_MINUTES),
-            europarl("marian", 0, options=" --no-compile"),  # returns at once unless the step before it failed
-            europarl("score", 200),
+            europarl("score", 130),
+        ),
+        EUROPARL_CALLS,
+    ),
+    "curve": Plan(
+        (
             Step(
-                "curve", curve("train", "--jobs 7 --minutes {minutes} --out {out}/curve.json"), 75, share=1.0,
-                tiny=f"{TINY_CURVE} --minutes 0.05",
+                "curve-prepare", f"env REGARD_WORKERS=4 {curve('prepare', '--jobs 6')}", 100, tiny=TINY_CURVE
+            ),
+            Step(
+                "curve", curve("train", "--jobs 7 --minutes {minutes} --out {out}/curve.json"), 110,
+                share=1.0, tiny=f"{TINY_CURVE} --minutes 0.05",
             ),
         ),
-        (
-            Call((WHEELS, "build/data/wmt-newstest", *EUROPARL_TEXTS, "build/data/europarl-en-de/train.en.xz")),
-            Call(("build/data/europarl-en-de/train.de.xz", "build/translator/diversified/translations.txt.xz")),
-            Call(("build/translator/data",)),
-            Call((), weights=("tatoeba-en-de-fr",)),
-        ),
+        TRANSLATOR_CALLS,
     ),
     "translator": Plan(
         (translator("prepare-student", 250), translator("student", 50, share=1.0), translator("finish", 25)),
-        (
-            Call((WHEELS, "build/translator/data")),
-            Call(("build/translator/diversified/translations.txt.xz",), weights=("tatoeba-en-de-fr",)),
-        ),
+        TRANSLATOR_CALLS,
     ),
 }  # fmt: skip

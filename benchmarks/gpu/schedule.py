@@ -6,9 +6,9 @@
 
 The first command unpacks the wheels and starts the steps, which run on when it ends. Each command prints
 what is new and copies the results to $OUT. A step that fails, or takes twice its seconds, is reported, and
-the next one starts. After --minutes in all, nothing is started any more and what runs is stopped. Given
-again after the end, the command runs the steps that failed, if there is time. The plans are in plans.py.
-Needs no other package.
+the next one starts; it runs once more at the end. After --minutes in all, nothing is started any more and
+what runs is stopped. Given again after the end, the command runs the steps that failed, if there is time.
+The plans are in plans.py. Needs no other package.
 """
 
 from __future__ import annotations
@@ -70,10 +70,23 @@ class Runner:
         return (self.folder / "done" / step.name).is_file()
 
     def run(self) -> None:
-        """Run all steps that are not done; then the file `finished` has the names of those that failed."""
+        """Run all steps that are not done; then the file `finished` has the names of those that failed.
+
+        Steps that failed run once more at the end: the files of a call may have been replaced as they began.
+        """
         (self.folder / "finished").unlink(missing_ok=True)
         for name in ("out", "work", "logs", "done"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.run_steps()
+        if self.failed() and self.deadline - time.time() > GRACE:
+            self.run_steps()
+        (self.folder / "finished").write_text(" ".join(self.failed()))
+
+    def failed(self) -> list[str]:
+        return [step.name for step in self.plan.steps if not self.is_done(step)]
+
+    def run_steps(self) -> None:
+        """Run the steps that are not done."""
         running: list[tuple[Step, subprocess.Popen[bytes], float]] = []
         for step in self.plan.steps:
             if self.is_done(step):
@@ -86,8 +99,6 @@ class Runner:
                 self.finish(*running.pop())
         for started in running:
             self.finish(*started)
-        failed = [step.name for step in self.plan.steps if not self.is_done(step)]
-        (self.folder / "finished").write_text(" ".join(failed))
 
     def minutes(self, step: Step) -> float:
         """Minutes of training of a step, if the time of later steps is kept back."""

@@ -1,8 +1,10 @@
 """Size and quality of the bundled translator: python -m benchmarks.translator.curve [STEP …] --minutes M
 
 Trains smaller students of the bundled translator (narrower, fewer layers, fewer tokens) on its translations
-(Kim & Rush 2016), and a separate model for each language pair that has half its bytes, each for the same
-minutes. Then stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
+(Kim & Rush 2016), each for the same steps, and a separate model for each language pair that has half its
+bytes, for half the steps: each direction is trained as much in all of them. There are 1000 steps a minute,
+as six trainings side by side on an H200 reach; a training ends after --minutes in any case. Then stores
+them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
 benchmarks/results/translator/curve.json. `--jobs 7` runs seven processes side by side on one GPU.
 
 Steps; all of them without arguments except sizes:
@@ -49,6 +51,8 @@ ROWS = {"tatoeba": 2, "forward": 3, "europarl": 1}
 RESULTS = Path("benchmarks/results/translator")
 STEPS = ("sizes", "prepare", "train")
 CORPORA = ("tatoeba", "europarl")  # that have validation sets
+STEPS_A_MINUTE = 1000
+KEPT = ("parameters", "steps", "ended_by", "tokens", "flops", "seconds")  # of a report
 LIMIT = 1000  # rows of each validation set
 BUNDLED_VOCABULARY = 12_000
 
@@ -62,6 +66,11 @@ class Student:
     layers: int  # of the encoder
     vocabulary: int
     languages: tuple[str, ...] = ("de", "fr")  # beside English
+
+    @property
+    def share(self) -> float:
+        """Of the steps: a model for one pair of languages takes half of them."""
+        return len(self.languages) / 2
 
     @property
     def directions(self) -> list[str]:
@@ -79,8 +88,8 @@ class Student:
             f"model.encoder={{kind: transformer, layers: {self.layers}, {sizes}}}",
             f"model.decoder={{kind: transformer, layers: 2, {sizes}}}",
             f"tokenizer={tokenizer}",
-            "batch.multiple=4",  # fewer shapes to capture, and a short warm-up: minutes are few
-            "schedule.warmup=800",
+            "batch.multiple=4",  # fewer shapes to capture
+            "schedule={kind: cosine, warmup: 800}",  # to 0 at the last step
         ]
 
 
@@ -88,7 +97,7 @@ STUDENTS = {
     "4MiB": Student(4, 192, 4, 4000),
     "8MiB": Student(8, 256, 6, 4000),
     "16MiB": Student(16, 320, 7, BUNDLED_VOCABULARY),
-    "23MiB": Student(23.3, 384, 8, BUNDLED_VOCABULARY),  # the bundled one, for the same minutes
+    "23MiB": Student(23.3, 384, 8, BUNDLED_VOCABULARY),  # the bundled one, for the same steps
     "en-de": Student(11.7, 320, 5, 7000, ("de",)),  # the two together: the bytes of the bundled one
     "en-fr": Student(11.7, 320, 5, 7000, ("fr",)),
 }
@@ -100,7 +109,7 @@ class Curve:
     """The models of the curve; records, runs and int8 folders are in the session's work folder."""
 
     session: Session
-    minutes: float
+    minutes: float  # of each training, at most
 
     @property
     def folder(self) -> Path:
@@ -117,7 +126,8 @@ class Curve:
     def overrides(self, name: str) -> list[str]:
         student, tiny = STUDENTS[name], self.session.tiny
         changed = [*self._files(student), *student.overrides(), f"training.minutes={self.minutes}"]
-        changed += ["training.steps=100000"]  # the minutes end it
+        steps = max(1, round(STEPS_A_MINUTE * self.minutes * student.share))
+        changed += [f"training.steps={steps}", "training.validate_every=6000"]
         if tiny:
             changed += [*TINY, *TINY_RUN, "schedule.warmup=10", "training.steps=20"]
             changed += [] if student.vocabulary == BUNDLED_VOCABULARY else ["tokenizer.size=400"]
@@ -172,7 +182,7 @@ class Curve:
         """Train a model or resume it, store it in int8, score it; False if it was interrupted."""
         if name == BUNDLED:
             card = json.loads((START / "card.json").read_text(encoding="utf-8"))
-            kept = {key: card.get(key) for key in ("parameters", "steps", "tokens", "flops", "seconds")}
+            kept = {key: card.get(key) for key in KEPT}
             self._write(name, START, list(score.DIRECTIONS), kept)
             return True
         run = self.session.run(f"curve-{name}")
@@ -183,7 +193,7 @@ class Curve:
         if result.finished:
             stored = self.folder / name
             print(f"{name}: {quantize_folder(run, stored, overwrite=True, publish=True)}", flush=True)
-            kept = {key: result.report[key] for key in ("parameters", "steps", "tokens", "flops", "seconds")}
+            kept = {key: result.report[key] for key in KEPT}
             self._write(name, stored, STUDENTS[name].directions, kept)
         return result.finished
 
@@ -297,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     names = [*STUDENTS, BUNDLED]
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)}")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of training for each model (default 6)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of each training (default 20)")
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--jobs", type=int, default=1, help="models that are trained at the same time")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="folder of prepare.py")

@@ -124,7 +124,7 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a Path; raise an OptionError for other types and for strings that no file can have as its name."""
+    """Return a Path; raise an OptionError for other types and for strings that cannot name a file."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str) or not path or "\0" in path or not _can_be_encoded(path):
         raise OptionError(f"{name} is a path, a string or a Path, got {quoted(value)}")

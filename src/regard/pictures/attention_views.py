@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from regard.arguments import one_of, label_list
+from regard.arguments import label_list, one_of
 from regard.errors import OptionError, ShapeError
 from regard.pictures.head_grid import HeadGrid
 from regard.pictures.matrix_picture import VIEWS, MatrixPicture

@@ -1,5 +1,5 @@
-"""Texts in capitals, for models that learned few of them: text_form.py lowers them, and writes the translations
-in capitals.
+"""Texts in capitals, for models that learned few of them: text_form.py lowers them, and writes the
+translations in capitals.
 
 `"decoding": {"lower_capitals": true}` in card.json says that a model needs it.
 """

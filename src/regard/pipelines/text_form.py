@@ -1,5 +1,5 @@
-"""What a translation takes from its text as it is: capitals, addresses, and symbols that the vocabulary lacks,
-such as emoji.
+"""What a translation takes from its text as it is: capitals, addresses, and symbols that the vocabulary
+lacks, such as emoji.
 """
 
 from __future__ import annotations

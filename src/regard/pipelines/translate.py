@@ -156,13 +156,13 @@ def _to_text(
     sources: list[list[int]], results: list[list[Hypothesis]], tokenizer: Any, forms: list[Form]
 ) -> list[Translation]:
     """Decode the tokens of all hypotheses; the text of the best is the translation."""
-    for hypotheses, form in zip(results, forms, strict=True):
+    translations = []
+    for tokens, hypotheses, form in zip(sources, results, forms, strict=True):
         for hypothesis in hypotheses:
             hypothesis.text = form.write(tokenizer.decode(hypothesis.tokens))
-    return [
-        Translation(hypotheses[0].text if hypotheses else "" if tokens else form.write(""), hypotheses, tokens)
-        for tokens, hypotheses, form in zip(sources, results, forms, strict=True)
-    ]
+        text = "" if tokens else form.write("")  # a text of symbols alone is its own translation
+        translations.append(Translation(hypotheses[0].text if hypotheses else text, hypotheses, tokens))
+    return translations
 
 
 def translate_tokens(
