@@ -60,8 +60,11 @@ def as_read(
 ) -> tuple[list[str], list[Form]]:
     """The texts as the model reads them, and the forms of their translations. Language tokens stay.
 
-    Texts with a prefix or required words are read as they are: these have a form of their own.
+    Texts with a prefix or required words are read as they are: these have a form of their own. So are
+    sequences of numbers.
     """
+    if model.source_tokenizer.kind == "frames":
+        return list(texts), [PLAIN] * len(texts)
     lowers, symbols = lowers_capitals(model), unknown_symbols(texts, model.source_tokenizer)
     read, forms = list(texts), [PLAIN] * len(texts)
     codes = target_languages(model)
@@ -118,6 +121,11 @@ def unknown_symbols(texts: Sequence[str], tokenizer: Any) -> set[str]:
 
 
 def is_symbol(c: str) -> bool:
-    """True for emoji and their parts, arrows, marks; False for ASCII, letters, digits and punctuation."""
+    """True for emoji and their parts, arrows, marks; False for ASCII, letters, digits and punctuation.
+
+    False for U+FFFD, too, which stands for bytes that are not UTF-8.
+    """
     symbols = ("So", "Sk", "Sm", "Cn")  # Cn: emoji that are newer than this Python
-    return not c.isascii() and (unicodedata.category(c) in symbols or ord(c) in PARTS_OF_EMOJI)
+    return not c.isascii() and (
+        (unicodedata.category(c) in symbols and c != "\ufffd") or ord(c) in PARTS_OF_EMOJI
+    )

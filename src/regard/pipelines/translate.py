@@ -160,7 +160,7 @@ def _to_text(
     for tokens, hypotheses, form in zip(sources, results, forms, strict=True):
         for hypothesis in hypotheses:
             hypothesis.text = form.write(tokenizer.decode(hypothesis.tokens))
-        text = "" if tokens else form.write("")  # a text of symbols alone is its own translation
+        text = "" if len(tokens) else form.write("")  # a text of symbols alone is its own translation
         translations.append(Translation(hypotheses[0].text if hypotheses else text, hypotheses, tokens))
     return translations
 
