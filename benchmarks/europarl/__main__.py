@@ -76,7 +76,7 @@ def probe(experiment: Experiment, options: argparse.Namespace) -> None:
         steady, late = rate
         steps = round(steady * (60 * experiment.minutes - late))
         modes[mode] = {"steps_per_second": round(steady, 3), "late": round(late, 3), "steps": steps}
-        print(f"marian {mode}: {steady:.1f} steps/s after {late:.0f} s of start", flush=True)
+        print(f"marian {mode}: {steady:.1f} steps/s; {late:.0f} s lost before", flush=True)
     if not modes:
         raise OSError("Marian trains neither with torch.compile nor without; the errors are above")
     fastest = max(modes, key=lambda mode: modes[mode]["steps"])

@@ -76,10 +76,6 @@ def translator(step: str, seconds: float, share: float = 0.0) -> Step:
 
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 TRANSLATIONS = "build/translator/diversified/translations.txt.xz"
-TRANSLATOR_CALLS = (
-    Call((WHEELS, "build/translator/data")),
-    Call((TRANSLATIONS,), weights=("tatoeba-en-de-fr",)),
-)
 
 PLANS = {
     "europarl": Plan(
@@ -94,18 +90,29 @@ PLANS = {
     ),
     "curve": Plan(
         (
+            europarl("prepare", 50),
             Step(
-                "curve-prepare", f"env REGARD_WORKERS=4 {curve('prepare', '--jobs 6')}", 100, tiny=TINY_CURVE
+                "curve-prepare", f"nice -n 19 env REGARD_WORKERS=4 {curve('prepare', '--jobs 2')}", 150,
+                side_by_side=True, tiny=TINY_CURVE,
             ),
+            europarl("probe", 60, 2),  # which setting of Marian is faster?
             Step(
                 "curve", curve("train", "--jobs 7 --minutes {minutes} --out {out}/curve.json"), 110,
                 share=1.0, tiny=f"{TINY_CURVE} --minutes 0.05",
             ),
         ),
-        TRANSLATOR_CALLS,
+        (
+            EUROPARL_CALLS[0],
+            Call((f"{EUROPARL}/train.de.xz", TRANSLATIONS)),
+            Call(("build/translator/data",)),
+            Call((), weights=("tatoeba-en-de-fr",)),
+        ),
     ),
     "translator": Plan(
         (translator("prepare-student", 250), translator("student", 50, share=1.0), translator("finish", 25)),
-        TRANSLATOR_CALLS,
+        (
+            Call((WHEELS, "build/translator/data")),
+            Call((TRANSLATIONS,), weights=("tatoeba-en-de-fr",)),
+        ),
     ),
 }  # fmt: skip
