@@ -2,6 +2,7 @@
 
 import json
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from benchmarks.europarl import marian, scores
 from benchmarks.europarl.experiment import Experiment
 
 from regard.data.tokenizer import BOS, EOS, PAD
+from regard.errors import RegardError
 from regard.tasks import get_task
 from regard.training.distributed import World
 
@@ -60,6 +62,14 @@ def test_the_rate_of_marian_is_that_after_its_start(tmp_path):
     lines = [{"step": 50 * i, "seconds": 20 + 5 * i} for i in range(1, 9)]  # 20 s of compilation, 10 steps/s
     (tmp_path / marian.LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert marian.rate(tmp_path / marian.LOG) == pytest.approx((10, 20))
+
+
+def test_a_setting_of_marian_that_fails_is_not_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(europarl.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
+    with pytest.raises(RegardError, match="neither with torch.compile nor without"):
+        europarl.main(["probe", "--tiny", "--runs", str(tmp_path)])
+    assert "marian eager: no rate, exit code 1" in capsys.readouterr().out
+    assert Experiment(tmp_path / "tiny", 0.05, tiny=True).read("probe") is None
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from benchmarks.europarl import marian, scores
 from benchmarks.europarl.experiment import RECIPE, Experiment
 from benchmarks.peers import command, machine
 from regard.attention.devices import pick_device
+from regard.errors import RegardError
 from regard.files.atomic import write_file
 from regard.training.trainer import resume, train
 from regard.version import __version__
@@ -78,7 +79,7 @@ def probe(experiment: Experiment, options: argparse.Namespace) -> None:
         modes[mode] = {"steps_per_second": round(steady, 3), "late": round(late, 3), "steps": steps}
         print(f"marian {mode}: {steady:.1f} steps/s; {late:.0f} s lost before", flush=True)
     if not modes:
-        raise OSError("Marian trains neither with torch.compile nor without; the errors are above")
+        raise RegardError("Marian trains neither with torch.compile nor without; the errors are above")
     fastest = max(modes, key=lambda mode: modes[mode]["steps"])
     experiment.write("probe", {"minutes": minutes, "modes": modes, "fastest": fastest})
 
@@ -128,7 +129,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="of training for each system (default 9, --tiny 0.05)")
     parser.add_argument("--lines", type=int, help="first lines of each test set; default: all")
     parser.add_argument(
-        "--mode", choices=("compiled", "eager"), help="Marian with torch.compile or not; default: as probed"
+        "--mode",
+        choices=("compiled", "eager"),
+        help="Marian with torch.compile or not; default: as probed, else eager",
     )
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of the recipe, for both systems"

@@ -3,8 +3,8 @@
 Trains smaller students of the bundled translator (narrower, fewer layers, fewer tokens) on its translations
 (Kim & Rush 2016), each for the same steps, and a separate model for each language pair that has half its
 bytes, for half the steps: each direction is trained as much in all of them. There are 1000 steps a minute,
-as six trainings side by side on an H200 reach; a training ends after --minutes in any case. Then stores
-them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
+an estimate for six trainings side by side on an H200; a training ends after --minutes in any case. Then
+stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
 benchmarks/results/translator/curve.json. `--jobs 7` runs seven processes side by side on one GPU.
 
 Steps; all of them without arguments except sizes:

@@ -76,14 +76,16 @@ def new_rows(
     kind: str, translated: dict[str, tuple[str, str]], held_out: set[str]
 ) -> Iterator[tuple[str, str]]:
     """The rows of a kind that may be trained on, each with its direction."""
-    for source, (language, translation) in translated.items():
-        token, text = source.split(" ", 1)
-        target = token.strip("<>")
-        pair, direction = (text, translation), (language, target)
-        if kind == "backward":
-            pair, direction = (translation, text), (target, language)
-        if is_plausible(pair) and held_out.isdisjoint(map(comparable, pair)):
-            yield row(*pair, direction[1]), "-".join(direction)
+    with track(len(translated), f"choosing {kind} rows", "rows") as progress:
+        for source, (language, translation) in translated.items():
+            progress.advance(1)
+            token, text = source.split(" ", 1)
+            target = token.strip("<>")
+            pair, direction = (text, translation), (language, target)
+            if kind == "backward":
+                pair, direction = (translation, text), (target, language)
+            if is_plausible(pair) and held_out.isdisjoint(map(comparable, pair)):
+                yield row(*pair, direction[1]), "-".join(direction)
 
 
 def write_rows(directions: Path, folder: Path) -> None:
@@ -91,13 +93,9 @@ def write_rows(directions: Path, folder: Path) -> None:
     translated, held_out = read_translations(directions, folder), read_held_out(directions)
     for kind in KINDS:
         out, written = directions / f"{kind}.train.tsv", 0
-        with (
-            out.open("w", encoding="utf-8", newline="\n") as file,
-            track(len(translated), f"writing {out.name}", "rows") as progress,
-        ):
+        with out.open("w", encoding="utf-8", newline="\n") as file:
             for line, _ in new_rows(kind, translated, held_out):
                 file.write(line)
-                progress.advance(1)
                 written += 1
         print(f"{out.name}: {written:,} rows of {len(translated):,}", flush=True)
 

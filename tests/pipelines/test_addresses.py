@@ -30,7 +30,7 @@ def test_addresses_are_found_without_the_marks_beside_them(text, found):
     [
         ("Schreib an anna.schmid@exampel.org.", (MAIL,), f"Schreib an {MAIL}."),
         ("Siehe «https://www.examle.com/hilfe?id=7».", (LINK,), f"Siehe «{LINK}»."),
-        ("a@b.com und c@d.org", ("c@d.org", "a@b.com"), "a@b.com und c@d.org"),  # each the likest
+        ("a@b.com und c@d.org", ("c@d.org", "a@b.com"), "a@b.com und c@d.org"),  # the most alike
         ("Das kostet 2.50 €.", (MAIL,), "Das kostet 2.50 €."),
         ("Siehe www.other.net.", (MAIL,), "Siehe www.other.net."),  # like no address
         (f"{MAIL} {MAIL}x", (MAIL,), f"{MAIL} {MAIL}x"),  # an address is used once
