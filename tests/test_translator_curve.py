@@ -38,7 +38,17 @@ def test_the_largest_student_is_the_bundled_model():
 
 def test_students_are_trained_stored_and_scored(data, tmp_path, capsys):
     out = tmp_path / "curve.json"
-    arguments = ["--tiny", "--data", str(data), "--work", str(tmp_path / "work"), "--out", str(out)]
+    arguments = [
+        "--tiny",
+        "--train-steps",
+        "20",
+        "--data",
+        str(data),
+        "--work",
+        str(tmp_path / "work"),
+        "--out",
+        str(out),
+    ]
     arguments += ["--models", "4MiB", "en-fr"]
     assert curve.main(arguments) == 0
     models = json.loads(out.read_text(encoding="utf-8"))["models"]
@@ -53,7 +63,7 @@ def test_students_are_trained_stored_and_scored(data, tmp_path, capsys):
 
 
 def test_a_pair_validates_on_its_own_rows(data, tmp_path):
-    made = curve.Curve(curve.Session(data, tmp_path / "work", tiny=True), 1.0)
+    made = curve.Curve(curve.Session(data, tmp_path / "work", tiny=True), 20, 1.0, 0.001, 10)
     made.session.prepare()
     recipe = made.recipe("en-fr")
     lines = Path(recipe.data.validation[0]).read_text(encoding="utf-8").splitlines()
@@ -65,7 +75,17 @@ def test_a_pair_validates_on_its_own_rows(data, tmp_path):
 @pytest.mark.slow
 def test_students_train_side_by_side(data, tmp_path):
     out = tmp_path / "curve.json"
-    arguments = ["--tiny", "--data", str(data), "--work", str(tmp_path / "work"), "--out", str(out)]
+    arguments = [
+        "--tiny",
+        "--train-steps",
+        "20",
+        "--data",
+        str(data),
+        "--work",
+        str(tmp_path / "work"),
+        "--out",
+        str(out),
+    ]
     arguments += ["--models", "8MiB", "23MiB", "bundled", "--jobs", "2"]
     assert curve.main(["prepare", "train", *arguments]) == 0
     models = json.loads(out.read_text(encoding="utf-8"))["models"]

@@ -9,8 +9,7 @@ training FLOPs. `scores.COUNTED` says what counts as training time; tokenizing d
 Steps, each of less than 10 minutes by default; all of them without arguments:
     prepare   train the tokenizer and encode the rows
     regard    train or resume regard
-    probe     a minute of Marian with torch.compile and a minute without: which is faster?
-    marian    train or resume Marian in the faster way
+    marian    train or resume Marian
     score     translate, score and compare what is trained
 
 A finished step returns at once. `--tiny` runs everything with a tiny model on a bundled corpus: a minute on a
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,14 +31,12 @@ from benchmarks.europarl import marian, scores
 from benchmarks.europarl.experiment import RECIPE, Experiment
 from benchmarks.peers import command, machine
 from regard.attention.devices import pick_device
-from regard.errors import RegardError
 from regard.files.atomic import write_file
 from regard.training.trainer import resume, train
 from regard.version import __version__
 
 RESULTS = Path(__file__).parents[1] / "results"
-STEPS = ("prepare", "regard", "probe", "marian", "score")
-PROBE_MINUTES = 1.0  # of which compilation may take half
+STEPS = ("prepare", "regard", "marian", "score")
 RECORDED = (
     *("steps", "tokens", "source_tokens", "sentences", "flops", "seconds", "tokens_per_second"),
     *("parameters", "peak_memory", "averaged_steps"),
@@ -60,46 +56,17 @@ def train_regard(experiment: Experiment) -> bool:
     return result.finished
 
 
-def probe(experiment: Experiment, options: argparse.Namespace) -> None:
-    """Train Marian for a short time with and without torch.compile; record which does more steps."""
-    minutes, modes = experiment.minutes if experiment.tiny else PROBE_MINUTES, {}
-    for mode in ("eager",) if experiment.tiny else ("compiled", "eager"):
-        folder = experiment.folder / "probe" / mode
-        arguments = ["marian", "--minutes", str(minutes), "--runs", str(folder), "--mode", mode]
-        arguments += ["--tiny"] if experiment.tiny else []
-        changed = ["--set", *experiment.changed] if experiment.changed else []
-        program = [sys.executable, "-m", "benchmarks.europarl", *arguments, *changed]
-        code = subprocess.run(program, check=False).returncode
-        rate = marian.rate((folder / "tiny" if experiment.tiny else folder) / "marian" / marian.LOG)
-        if code or rate is None:
-            print(f"marian {mode}: no rate, exit code {code}", flush=True)
-            continue
-        steady, late = rate
-        steps = round(steady * (60 * experiment.minutes - late))
-        modes[mode] = {"steps_per_second": round(steady, 3), "late": round(late, 3), "steps": steps}
-        print(f"marian {mode}: {steady:.1f} steps/s; {late:.0f} s lost before", flush=True)
-    if not modes:
-        raise RegardError("Marian trains neither with torch.compile nor without; the errors are above")
-    fastest = max(modes, key=lambda mode: modes[mode]["steps"])
-    experiment.write("probe", {"minutes": minutes, "modes": modes, "fastest": fastest})
-
-
 def run_step(step: str, experiment: Experiment, options: argparse.Namespace) -> bool:
     """Run a step; False if it was interrupted."""
-    if step in ("regard", "probe", "marian") and experiment.read(step) is not None:
+    if step in ("regard", "marian") and experiment.read(step) is not None:
         return True
     if step == "prepare":
         corpus = experiment.corpus
         print(f"{corpus.train.rows:,} pairs, {experiment.vocabulary:,} tokens", flush=True)
     elif step == "regard":
         return train_regard(experiment)
-    elif step == "probe":
-        probe(experiment, options)
     elif step == "marian":
-        tried = experiment.read("probe")
-        mode = options.mode or (tried["fastest"] if tried else "eager")
-        record = marian.train(experiment, compiled=mode == "compiled")
-        experiment.write("marian", record | {"mode": mode, "probe": tried})
+        experiment.write("marian", marian.train(experiment, options.compile and not experiment.tiny))
     else:
         write_log(experiment, options)
     return True
@@ -129,9 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="of training for each system (default 9, --tiny 0.05)")
     parser.add_argument("--lines", type=int, help="first lines of each test set; default: all")
     parser.add_argument(
-        "--mode",
-        choices=("compiled", "eager"),
-        help="Marian with torch.compile or not; default: as probed, else eager",
+        "--no-compile", dest="compile", action="store_false", help="Marian without torch.compile"
     )
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of the recipe, for both systems"

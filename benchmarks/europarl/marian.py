@@ -2,8 +2,8 @@
 
 The trainer has no batches by tokens, so `get_train_dataloader` gives it regard's batches in regard's order,
 as lists of rows; workers read and pad them. Settings are the recipe's where both have them, otherwise the
-fast ones of transformers: bf16, lengths padded to a multiple of 8, fused AdamW (without weight decay, as
-Adam), no validation during training, no check of every loss for NaN, and torch.compile if it is faster.
+fast ones of transformers: bf16, torch.compile, fused AdamW (without weight decay, as Adam), no validation
+during training, no check of every loss for NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,9 @@ from regard.data.prepare import Prepared
 from regard.data.tokenizer import BOS, EOS, PAD
 
 IGNORED = -100  # label of padding
-MULTIPLE = 8  # of padded lengths, for tensor cores
 POSITIONS = 512
 SENTENCES = 256  # of a batch of generate
 SECONDS = "seconds.json"  # in a checkpoint: training time until then
-LOG = "log.jsonl"
 
 
 class Pairs(Dataset):
@@ -65,9 +63,10 @@ class Rows:
 
 
 def collate(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Pad a batch to its longest rows, (batch, S) and (batch, T), both a multiple of 8."""
+    """Pad a batch to its longest rows, (batch, S) and (batch, T)."""
     sources, targets = zip(*pairs, strict=True)
-    source, labels = _pad(sources, PAD), _pad(targets, IGNORED)
+    source = pad_sequence(list(sources), batch_first=True, padding_value=PAD)
+    labels = pad_sequence(list(targets), batch_first=True, padding_value=IGNORED)
     shifted = torch.cat([torch.full((len(targets), 1), BOS), labels[:, :-1]], 1)
     return {
         "input_ids": source,
@@ -75,11 +74,6 @@ def collate(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         "decoder_input_ids": shifted.masked_fill(shifted == IGNORED, PAD),
         "labels": labels,
     }
-
-
-def _pad(rows: Sequence[Tensor], value: int) -> Tensor:
-    padded = pad_sequence(list(rows), batch_first=True, padding_value=value)
-    return torch.nn.functional.pad(padded, (0, -padded.shape[1] % MULTIPLE), value=value)
 
 
 def build(experiment: Experiment) -> Any:
@@ -146,7 +140,7 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
     arguments = settings(experiment, folder, compiled)
     trainer = make_trainer(experiment, arguments)
     checkpoint = last_checkpoint(folder)
-    clock = make_clock(60 * experiment.minutes, checkpoint, folder / LOG)
+    clock = make_clock(60 * experiment.minutes, checkpoint, folder / "log.jsonl")
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     model: Any = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
@@ -163,16 +157,6 @@ def train(experiment: Experiment, compiled: bool) -> dict[str, Any]:
         "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         "settings": arguments | {"output_dir": folder.name},
     }
-
-
-def rate(log: Path) -> tuple[float, float] | None:
-    """Steps a second in the second half of a log, and the seconds lost before; None for a log too short."""
-    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
-    if len(lines) < 2:
-        return None
-    half, last = lines[len(lines) // 2 - 1], lines[-1]
-    steady = (last["step"] - half["step"]) / (last["seconds"] - half["seconds"])
-    return steady, last["seconds"] - last["step"] / steady
 
 
 def make_trainer(experiment: Experiment, arguments: dict[str, Any]) -> Any:

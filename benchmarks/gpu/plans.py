@@ -30,7 +30,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call sends beside the repository, which goes without the weights of bundled models."""
+    """What a call sends beside the repository, which goes without the weights of bundled models.
+
+    The last call starts the steps: every call replaces the files of the repository.
+    """
 
     carry: tuple[str, ...]  # ignored folders and files
     weights: tuple[str, ...] = ()  # bundled models whose weights are sent
@@ -74,6 +77,7 @@ def translator(step: str, seconds: float, share: float = 0.0) -> Step:
     return Step(step, f"python -m benchmarks.translator.session {step}{minutes}", seconds, share=share)
 
 
+CURVE = "--lr 0.001 --warmup 1500 --out {out}/curve-0.001.json"
 TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
 TRANSLATIONS = "build/translator/diversified/translations.txt.xz"
 
@@ -82,7 +86,6 @@ PLANS = {
         (
             europarl("prepare", 50),
             europarl("regard", 40, EUROPARL_MINUTES),
-            europarl("probe", 60, 2),
             europarl("marian", 40, EUROPARL_MINUTES),
             europarl("score", 130),
         ),
@@ -90,22 +93,17 @@ PLANS = {
     ),
     "curve": Plan(
         (
-            europarl("prepare", 50),
             Step(
-                "curve-prepare", f"nice -n 19 env REGARD_WORKERS=4 {curve('prepare', '--jobs 2')}", 150,
-                side_by_side=True, tiny=TINY_CURVE,
+                "curve-prepare", f"env REGARD_WORKERS=4 {curve('prepare', '--jobs 4')}", 150, tiny=TINY_CURVE
             ),
-            europarl("probe", 60, 2),  # which setting of Marian is faster?
             Step(
-                "curve", curve("train", "--jobs 7 --minutes {minutes} --out {out}/curve.json"), 110,
-                share=1.0, tiny=f"{TINY_CURVE} --minutes 0.05",
+                "curve", curve("train", f"--jobs 7 --minutes {{minutes}} {CURVE}"), 110, share=1.0,
+                tiny=f"{TINY_CURVE} --train-steps 20",
             ),
         ),
         (
-            EUROPARL_CALLS[0],
-            Call((f"{EUROPARL}/train.de.xz", TRANSLATIONS)),
-            Call(("build/translator/data",)),
-            Call((), weights=("tatoeba-en-de-fr",)),
+            Call((WHEELS, "build/translator/data")),
+            Call((TRANSLATIONS,), weights=("tatoeba-en-de-fr",)),
         ),
     ),
     "translator": Plan(

@@ -2,10 +2,10 @@
 
 Trains smaller students of the bundled translator (narrower, fewer layers, fewer tokens) on its translations
 (Kim & Rush 2016), each for the same steps, and a separate model for each language pair that has half its
-bytes, for half the steps: each direction is trained as much in all of them. There are 1000 steps a minute,
-an estimate for six trainings side by side on an H200; a training ends after --minutes in any case. Then
-stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
-benchmarks/results/translator/curve.json. `--jobs 7` runs seven processes side by side on one GPU.
+bytes, for half the steps: each direction is trained as much in all of them. A training ends after --minutes
+in any case. Then stores them in int8 and scores BLEU on the validation sets, beside the bundled model. Writes
+benchmarks/results/translator/curve-LR.json. `--jobs 7` runs seven processes side by side on one GPU. Wide and
+deep models need a lower peak learning rate (--lr) and a longer warm-up.
 
 Steps; all of them without arguments except sizes:
     sizes     print the bytes of each model with random weights: CPU
@@ -51,7 +51,6 @@ ROWS = {"tatoeba": 2, "forward": 3, "europarl": 1}
 RESULTS = Path("benchmarks/results/translator")
 STEPS = ("sizes", "prepare", "train")
 CORPORA = ("tatoeba", "europarl")  # that have validation sets
-STEPS_A_MINUTE = 1000
 KEPT = ("parameters", "steps", "ended_by", "tokens", "flops", "seconds")  # of a report
 LIMIT = 1000  # rows of each validation set
 BUNDLED_VOCABULARY = 12_000
@@ -89,7 +88,6 @@ class Student:
             f"model.decoder={{kind: transformer, layers: 2, {sizes}}}",
             f"tokenizer={tokenizer}",
             "batch.multiple=4",  # fewer shapes to capture
-            "schedule={kind: cosine, warmup: 800}",  # to 0 at the last step
         ]
 
 
@@ -109,11 +107,14 @@ class Curve:
     """The models of the curve; records, runs and int8 folders are in the session's work folder."""
 
     session: Session
+    steps: int  # of the models of both pairs of languages
     minutes: float  # of each training, at most
+    lr: float  # at the end of the warm-up; 0 at the last step
+    warmup: int
 
     @property
     def folder(self) -> Path:
-        return self.session.work / "curve"
+        return self.session.work / f"curve-{self.lr:g}"
 
     def record(self, name: str) -> Path:
         return self.folder / f"{name}.json"
@@ -126,10 +127,10 @@ class Curve:
     def overrides(self, name: str) -> list[str]:
         student, tiny = STUDENTS[name], self.session.tiny
         changed = [*self._files(student), *student.overrides(), f"training.minutes={self.minutes}"]
-        steps = max(1, round(STEPS_A_MINUTE * self.minutes * student.share))
-        changed += [f"training.steps={steps}", "training.validate_every=6000"]
+        changed += [f"training.steps={round(self.steps * student.share)}", "training.validate_every=6000"]
+        changed += [f"optimizer.lr={self.lr}", f"schedule={{kind: cosine, warmup: {self.warmup}}}"]
         if tiny:
-            changed += [*TINY, *TINY_RUN, "schedule.warmup=10", "training.steps=20"]
+            changed += [*TINY, *TINY_RUN, "schedule.warmup=10"]
             changed += [] if student.vocabulary == BUNDLED_VOCABULARY else ["tokenizer.size=400"]
         return changed
 
@@ -185,7 +186,7 @@ class Curve:
             kept = {key: card.get(key) for key in KEPT}
             self._write(name, START, list(score.DIRECTIONS), kept)
             return True
-        run = self.session.run(f"curve-{name}")
+        run = self.session.run(f"{self.folder.name}-{name}")
         if (run / "recipe.yaml").is_file():
             result = resume(run, overrides=[f"training.minutes={self.minutes}"])
         else:
@@ -246,8 +247,9 @@ def run_step(step: str, curve: Curve, options: argparse.Namespace) -> bool:
         return all((curve.prepare if step == "prepare" else curve.finish)(name) for name in todo)
 
     def run(name: str) -> int:
-        arguments = [step, "--models", name, "--minutes", str(options.minutes), "--data", str(options.data)]
-        arguments += ["--work", str(options.work), *(["--tiny"] if options.tiny else [])]
+        arguments = [step, "--models", name, *(["--tiny"] if options.tiny else [])]
+        for key in ("train_steps", "minutes", "lr", "warmup", "data", "work"):
+            arguments += [f"--{key.replace('_', '-')}", str(getattr(options, key))]
         program = [sys.executable, "-m", "benchmarks.translator.curve", *arguments, "--part"]
         log = curve.record(name).with_suffix(".txt")
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +278,8 @@ def write_log(curve: Curve, options: argparse.Namespace) -> dict[str, dict[str, 
     log = {
         "command": command.command_line("benchmarks.translator.curve", options.arguments),
         "regard": regard.__version__, "date": machine.today(), "device": device, "jobs": options.jobs,
-        "minutes": curve.minutes, "rows": LIMIT, "beam": 4, "models": models,
+        "steps": curve.steps, "minutes": curve.minutes, "lr": curve.lr, "warmup": curve.warmup,
+        "rows": LIMIT, "beam": 4, "models": models,
     }  # fmt: skip
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_file(options.out, json.dumps(log, indent=1, ensure_ascii=False) + "\n")
@@ -307,12 +310,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     names = [*STUDENTS, BUNDLED]
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)}")
-    parser.add_argument("--minutes", type=float, default=20.0, help="of each training (default 20)")
+    parser.add_argument("--train-steps", type=int, default=22_440, help="of a training (default 22440)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of a training, at most (default 60)")
+    parser.add_argument("--lr", type=float, default=0.001, help="peak learning rate (default 0.001)")
+    parser.add_argument("--warmup", type=int, default=1500, help="steps (default 1500)")
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--jobs", type=int, default=1, help="models that are trained at the same time")
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="folder of prepare.py")
     parser.add_argument("--work", type=Path, default=ROOT / "work", help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=RESULTS / "curve.json")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/translator/curve-LR.json")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, 500 rows of each file")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # a process of --jobs: no log
     arguments = sys.argv[1:] if argv is None else argv
@@ -320,7 +326,9 @@ def main(argv: list[str] | None = None) -> int:
     for step in options.steps:
         if step not in STEPS:
             parser.error(f"STEP must be one of {', '.join(STEPS)}, got {step!r}")
-    curve = Curve(Session(options.data, options.work, options.tiny), options.minutes)
+    session = Session(options.data, options.work, options.tiny)
+    curve = Curve(session, options.train_steps, options.minutes, options.lr, options.warmup)
+    options.out = options.out or RESULTS / f"{curve.folder.name}.json"
     for step in options.steps or STEPS[1:]:
         if step == "sizes":
             for name, size in sizes().items():
