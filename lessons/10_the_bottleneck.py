@@ -179,9 +179,9 @@ if europarl:
 
 # %% [markdown]
 # ## What small data does not show
-# Everyday sentences are short, and captions too: beyond 20 words Multi30k has 46 test sentences, too few to
-# tell ([the table](../results.md#bleu-by-sentence-length)). And a model that has seen too little data is bad
-# at every length, so its curve is low and flat: the fall shows only after enough training.
+# Everyday sentences are short, and captions too: of the 1000 German sentences of Multi30k's test set of 2016,
+# 26 have more than 20 words, too few to tell. And a model that has seen too little data is bad at every
+# length, so its curve is low and flat: the fall shows only after enough training.
 
 # %% [markdown]
 # ## Exercises

@@ -31,7 +31,7 @@ def translator(attention: str, cell: str = "gru") -> torch.nn.Module:
 # %% [markdown]
 # ## Two models that differ by one word
 # Without attention everything about the source goes through the last encoder state. With `attention: dot`
-# each step of the decoder also reads all encoder states, and they are orange in the drawing.
+# each step of the decoder also reads all encoder states, by the orange edges of the drawing.
 
 # %%
 for attention in ("none", "dot"):

@@ -40,8 +40,9 @@ print(f"English–French {total['fr']} MB, English–German {total['de']} MB")
 assert total == {"fr": 6181, "de": 1581}
 
 # %% [markdown]
-# Four times the data is one reason why BLEU is 41 for French and 28 for German. The other is the language:
-# German compounds and word order. **Scores of two language pairs, or of two test sets, are not comparable.**
+# Eight times the sentence pairs are one reason why BLEU is 41 for French and 28 for German. The other is the
+# language: German compounds and word order. **Scores of two language pairs, or of two test sets, are not
+# comparable.**
 
 # %% [markdown]
 # ## The table
@@ -156,11 +157,12 @@ for paper, bleu, note in later:
 assert later[-1][1] - later[0][1] > 5 * (later[2][1] - later[0][1])  # data moves more than architecture
 
 # %% [markdown]
-# In this list, changes of the model after 2017 gave 1.3 points and more data gave five. All but Shaw's are
-# also in [NLP-progress](https://nlpprogress.com/english/machine_translation.html). The way of scoring changes
-# as much as a paper claims: the same output of a base model has 29.02 by the scripts of tensor2tensor and
-# 27.52 by sacreBLEU ([its issue 317](https://github.com/tensorflow/tensor2tensor/issues/317)). `regard bleu`
-# prints sacreBLEU's signature for that reason.
+# In this list, changes of model and training after 2017 gave 1.3 points and more data gave five. All but
+# Shaw's are also in [NLP-progress](https://nlpprogress.com/english/machine_translation.html). The way of
+# scoring changes as much as a paper claims: the same output of a base model has 29.02 by the scripts of
+# tensor2tensor and 27.52 by sacreBLEU ([its issue
+# 317](https://github.com/tensorflow/tensor2tensor/issues/317)). `regard bleu` prints sacreBLEU's signature
+# for that reason.
 #
 # Two scores of our own (regard 0.5.0, 2026-11-19): the bundled translator, 23.5 million parameters trained on
 # everyday sentences and a part of Europarl, has 15.5 BLEU on newstest2014 for 2.1·10¹⁷ operations, `regard

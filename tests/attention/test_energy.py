@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import Additive, Bilinear, Causal, Padding, ScaledDot, attend, weights
-from regard.attention import Cosine, Distance, Dot, Match
+from regard.attention import Cosine, Distance, Dot, Match, RelativeVectors
 from regard.errors import KernelError
 from tests.attention.every_kernel import close, runs
 
@@ -110,6 +110,16 @@ def test_additive_is_exact_also_beyond_the_range_of_the_reciprocal_form(size):
         except KernelError:
             continue
         assert (out - truth).abs().max() < 2e-5 * size
+
+
+@pytest.mark.parametrize("energy", [Distance(), Additive(8), Additive(8, hidden=6), Cosine(), Bilinear(8)])
+@pytest.mark.parametrize("option", ["bias", "gate"])
+def test_a_bias_or_gate_of_the_query_reads_the_query_of_the_call(energy, option):
+    q, k, v = torch.randn(3, 2, 2, 150, 8)
+    options = {"energy": energy, option: RelativeVectors(8, clip=4)}
+    true = attend(q, k, v, kernel="reference", **options)
+    for name, out in runs(q + 0.0, k, v, **options):
+        assert close(out, true), name
 
 
 def test_distance_finds_the_equal_key_even_far_from_the_origin():

@@ -55,7 +55,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e8])
 def test_nan_in_a_key_that_no_query_sees_reaches_no_gradient(name, value):
     options, visible = HIDDEN[name]()
     finite = inputs(2, 2, 130, 16)

@@ -126,6 +126,21 @@ def test_distances_of_vectors_far_from_the_origin_keep_their_digits(far):
             assert close(a, b, 1e-4), name
 
 
+def test_distances_do_not_depend_on_a_hidden_key_or_another_sequence_that_is_far_away():
+    q, k, v = (torch.randn(2, 2, 130, 16) for _ in range(3))
+    for x in (q, k):
+        x[1] += 1e7
+    k[0, :, -1] = 1e7
+    q, k, mask = q.requires_grad_(), k.requires_grad_(), Padding([129, 130])
+    exact = [x.detach().double().requires_grad_() for x in (q, k)]
+    true = attend(*exact, v.double(), energy=Distance(), mask=mask, kernel="reference")
+    truth = grads(true[0], exact)
+    for name, out in runs(q, k, v, energy=Distance(), mask=mask):
+        assert close(out[0], true[0], 1e-5), name
+        for a, b in zip(grads(out[0], (q, k)), truth, strict=True):
+            assert close(a[0], b[0], 1e-4), name
+
+
 @pytest.mark.parametrize("Tq", [1, 2, 4, 5, 40])
 @pytest.mark.parametrize("size", [1.0, 60.0])
 @pytest.mark.parametrize("learned_bias", [False, True])

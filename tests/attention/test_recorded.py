@@ -232,3 +232,12 @@ def test_the_repr_of_a_long_mask_is_shortened():
     mask = Dense(torch.ones(T, T, dtype=torch.bool)) & Documents(torch.arange(T)) & regard.Causal()
     shown = repr(watched(torch.randn(1, 4, T, 8), torch.randn(1, 4, T, 8), mask=mask))
     assert "…" in shown and "\n" not in shown
+
+
+@torch.no_grad()
+def test_a_gate_that_makes_weights_negative_leaves_hidden_keys_on_top():
+    q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, T, 8)
+    call = watched(q, k, mask=Causal(), gate=-torch.ones(1, 1))
+    values, keys = call.top(3)
+    full = call.weights()
+    assert torch.allclose(values, full.topk(3, -1).values) and torch.allclose(full.gather(-1, keys), values)

@@ -8,9 +8,12 @@ from torch import nn
 
 import regard
 from regard import (
+    Additive,
     ALiBi,
+    Bilinear,
     Causal,
     Padding,
+    Softmax,
     Window,
     attend,
 )
@@ -19,6 +22,8 @@ from regard.attention import (
     Dilated,
     Documents,
     Entmax,
+    RelativeBuckets,
+    RelativeVectors,
 )
 from tests.attention.every_kernel import close, grads, inputs, runs
 
@@ -111,6 +116,28 @@ def test_torch_compile_has_no_graph_break_at_any_size(name, dynamic):
         assert close(out, true)
         for a, b in zip(grads(out, (q, k, v)), grads(true, (q, k, v)), strict=True):
             assert close(a, b, 1e-4)
+
+
+HEADS = {
+    "alibi": {"bias": ALiBi(4)},
+    "relative buckets": {"bias": RelativeBuckets(4)},
+    "relative vectors": {"bias": RelativeVectors(8, heads=4)},
+    "gate": {"gate": RelativeVectors(8, heads=4)},
+    "bilinear": {"energy": Bilinear(8, heads=4)},
+    "additive": {"energy": Additive(8, heads=4)},
+    "sinks": {"normalize": Softmax(sinks=torch.zeros(4))},
+    "bias": {"bias": torch.zeros(4, 1, 1)},
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_torch_compile_takes_options_per_head_for_symbolic_sizes(name):
+    torch._dynamo.reset()
+    function = lambda x: attend(x, x, x, **HEADS[name])  # noqa: E731
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
+    for T in (5, 7):
+        x = torch.randn(2, 4, T, 8)
+        assert close(compiled(x), function(x))
 
 
 class Layer(nn.Module):

@@ -100,6 +100,9 @@ def test_changes_are_compared_with_their_base(client):
         ({"text": "a", "to": "xx"}, 422, "to='xx'"),
         ({"text": "a", "changes": [{"map": "x", "change": "zero"}]}, 422, "intervene"),
         ({"text": "a", "changes": [{"map": "x", "change": "pin"}]}, 422, "needs key, the column"),
+        ({"text": "a", "changes": [{}]}, 422, "the field changes[0].map is missing: Name of the attention"),
+        ({"text": "a", "changes": [5]}, 422, "changes[0] is 5, and must be an object with map, change"),
+        ({"text": "a", "changes": [{"map": "x", "change": "zero", "hed": 1}]}, 422, "did you mean 'head'?"),
         (b"{", 422, "JSON"),
     ],
 )

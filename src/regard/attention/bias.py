@@ -25,6 +25,7 @@ from regard.attention.mask import (
     tensor_signature,
 )
 from regard.attention.precision import compute_dtype, no_autocast, upcast
+from regard.attention.tracing import broadcasts
 from regard.errors import DtypeError, ShapeError
 
 
@@ -63,7 +64,7 @@ class Bias(Movable):
 
 
 def _check_heads(name: str, bias_heads: int, heads: int) -> None:
-    if bias_heads not in (1, heads):
+    if not broadcasts(bias_heads, heads):
         raise ShapeError(
             f"this {name} was made for {bias_heads} heads and the call has {heads}; make it for {heads}"
         )
@@ -280,9 +281,7 @@ class PositionBias(Bias):
         bias = self.function(t, s)
         expected = (t.shape[-2], s.shape[-1])
         shape = tuple(bias.shape) if isinstance(bias, Tensor) else ()
-        if len(shape) not in (2, 3) or any(
-            a not in (1, b) for a, b in zip(shape[-2:], expected, strict=True)
-        ):
+        if len(shape) not in (2, 3) or not all(map(broadcasts, shape[-2:], expected)):
             raise ShapeError(
                 f"the bias function returned {shape or type(bias).__name__} and must return {expected} "
                 f"or (heads, *{expected})"

@@ -24,7 +24,7 @@ from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
 from regard.attention.packed import check_alignment
 from regard.attention.precision import DTYPES
-from regard.attention.tracing import is_eager
+from regard.attention.tracing import broadcasts, is_eager
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EnergyLike = Energy | Callable[[Tensor, Tensor], Tensor]
@@ -130,6 +130,11 @@ class Call:
     @property
     def bias_requires_grad(self) -> bool:
         return torch.is_grad_enabled() and _may_require_grad(self.bias)
+
+    @property
+    def options_use_query(self) -> bool:
+        """Whether the bias or the gate is computed from the queries."""
+        return any(isinstance(x, Bias) and x.uses_query for x in (self.bias, self.gate))
 
     @property
     def bias_may_mask(self) -> bool:
@@ -417,7 +422,7 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         for n in sizes:
             if common == 1:
                 common = n
-            elif n not in (1, common):
+            elif not broadcasts(n, common):
                 return None
         broadcast.append(common)
     return tuple(broadcast)

@@ -19,6 +19,7 @@ from regard.attention.devices import Movable
 from regard.attention.kernel_hints import reset_inherited_hints
 from regard.attention.mask import tensor_signature
 from regard.attention.precision import no_autocast, upcast
+from regard.attention.tracing import broadcasts
 from regard.errors import ShapeError
 
 
@@ -424,7 +425,7 @@ def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads
                 f"this {name} takes {side} of width {width}, got {tuple(x.shape)}; "
                 f"create it with {argument}={x.shape[-1]}"
             )
-    if energy.heads not in (None, 1, heads):
+    if energy.heads is not None and not broadcasts(energy.heads, heads):
         raise ShapeError(
             f"this {name} has {energy.heads} heads and the call has {heads}; create it with heads={heads}"
         )

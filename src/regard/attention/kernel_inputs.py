@@ -133,24 +133,9 @@ def plain_scale(call: Call) -> float | None:
 
 
 def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Queries and keys, values, and 1/temperature, for kernels of squared distances.
-
-    The mean key is subtracted from queries and keys: distances stay the same, and rounding errors shrink.
-    """
-    origin = mean_key(call.key)
-    key, value = _match_heads(call, call.key - origin, call.value, grouped=True)
-    return (
-        call.merge_batch(call.query - origin),
-        call.merge_batch(key),
-        call.merge_batch(value),
-        1 / call.temperature,
-    )
-
-
-def mean_key(key: Tensor) -> Tensor:
-    """The mean key, (dim,); 0 where it is not finite, so that NaN in one key does not reach other rows."""
-    mean = key.detach().reshape(-1, key.shape[-1]).mean(0)
-    return torch.where(mean.isfinite(), mean, 0.0)
+    """Queries, keys, values (batch, heads, T, ·) and 1/temperature, for kernels of squared distances."""
+    key, value = _match_heads(call, call.key, call.value, grouped=True)
+    return call.merge_batch(call.query), call.merge_batch(key), call.merge_batch(value), 1 / call.temperature
 
 
 def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:

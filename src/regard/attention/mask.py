@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.attention.devices import Movable, check_device
 from regard.attention.grid import BlockGrid, Grid
 from regard.attention.kernel_hints import reset_inherited_hints
-from regard.attention.tracing import statically_true
+from regard.attention.tracing import broadcasts, statically_true
 from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -235,7 +235,7 @@ def check_per_sequence(
             )
         shape = shape[:-1]
     given = (1,) * (len(leading) - len(shape)) + shape
-    if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
+    if len(given) > len(leading) or not all(map(broadcasts, given, leading)):
         raise ShapeError(
             f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; "
             f"give {tuple(leading)} entries"
@@ -245,7 +245,7 @@ def check_per_sequence(
 def check_broadcast(name: str, x: Tensor, full: tuple[int, ...]) -> None:
     """Raise if x does not broadcast to `full`, (*leading, heads, Tq, Tk)."""
     given = (1,) * (len(full) - x.ndim) + tuple(x.shape)
-    if len(given) > len(full) or any(a not in (1, b) for a, b in zip(given, full, strict=True)):
+    if len(given) > len(full) or not all(map(broadcasts, given, full)):
         fix = "each of its axes must be 1 or equal, counted from the right"
         if name == "the mask" and x.ndim == 2 and tuple(x.shape) == (*full[:-3], full[-1]):
             row = "for one row of keys per sequence, (batch, Tk)"

@@ -17,7 +17,7 @@ from regard.attention.entmax import entmax
 from regard.attention.grid import Index, take
 from regard.attention.kernel_hints import reset_inherited_hints
 from regard.attention.mask import tensor_signature
-from regard.attention.tracing import can_read_values
+from regard.attention.tracing import broadcasts, can_read_values
 from regard.errors import DeviceError, OptionError, ShapeError
 
 
@@ -134,7 +134,7 @@ class Softmax(Normalizer):
     def check(self, heads: int, device: torch.device) -> None:
         if self.sinks is None:
             return
-        if self.sinks.shape[0] not in (1, heads):
+        if not broadcasts(self.sinks.shape[0], heads):
             raise ShapeError(
                 f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; "
                 f"give {heads} numbers"

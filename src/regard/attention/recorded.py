@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.bias import Bias
 from regard.attention.call import Call
 from regard.attention.column_sums import column_sums_by_triton
 from regard.attention.diversity import HeadDiversity, head_diversity
@@ -90,7 +91,8 @@ class Recorded(Pictured):
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= call.Tk:
             raise OptionError(f"k must be between 1 and the {call.Tk} keys, got {k!r}")
         selection = Selection.of(call, batch, head, query)
-        if not can_tile(selection):
+        # Tiles leave out hidden keys, whose weight 0 is larger than weights that a gate makes negative.
+        if not can_tile(selection) or isinstance(call.gate, Bias):
             tops = [_weights_by_reference(chunk, "gated").topk(k, -1) for chunk in selection.chunks()]
             values, keys = (torch.cat(list(x), -2) for x in zip(*tops, strict=True))
             return selection.squeeze(values), selection.squeeze(keys)

@@ -79,6 +79,11 @@ def statically_true(condition: object) -> bool:
     return statically_known_true(condition)  # type: ignore[arg-type]
 
 
+def broadcasts(size: int, to: int) -> bool:
+    """Whether an axis broadcasts to another one. torch.compile does not find symbolic sizes with `in`."""
+    return size == 1 or size == to
+
+
 def can_read_values(x: Tensor) -> bool:
     """Whether values of x can be read cheaply: not while tracing, nor on a GPU, which would synchronize."""
     return x.device.type == "cpu" and tracer(x) is None

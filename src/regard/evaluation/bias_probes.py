@@ -189,11 +189,11 @@ class BiasProbe:
         shift = self.attention_shift
         if shift is not None:
             layer, head = divmod(int(shift.abs().argmax()), shift.shape[1])
-            more = repr(second) if same else "the second alternative"
+            change = f"{first!r} to {second!r}" if same else "the first alternative to the second"
             lines.append(
-                f"share of the first noun in the attention to all nouns: {float(shift.mean()):+.3f} with "
-                f"{more}, mean over layers and heads; layer {layer}, head {head} changes most: "
-                f"{float(shift[layer, head]):+.3f}"
+                f"from {change}, the first noun's share of the attention to all nouns changes by "
+                f"{float(shift.mean()):+.3f} (mean over layers and heads), most in layer {layer}, "
+                f"head {head}: {float(shift[layer, head]):+.3f}"
             )
         return lines
 

@@ -155,7 +155,7 @@ class HuggingFaceModel:
             if self.task != "translate":
                 raise OptionError("a translation can be forced on a translator only")
             tokens = spell(self.tokenizer, job.target, self.tokens.byte_level, complete=True)
-            check_tokens(len(tokens))
+            check_tokens(len(tokens), name="the translation")
             job = replace(job, prefix=(*(token for token in tokens if token not in self.ends), self.end))
         check_prefix(self.tokenizer, job.prefix, self.model.config.vocab_size, self.ends)
         return job

@@ -39,9 +39,9 @@ class Job:
     candidates: tuple[str, ...] = ()
 
 
-def check_tokens(count: int, longest: int = MAX_TOKENS) -> None:
+def check_tokens(count: int, longest: int = MAX_TOKENS, name: str = "the text") -> None:
     """Raise RequestError if a text has more tokens than `longest`."""
     if count > longest:
         raise RequestError(
-            422, f"the text has {count:,} tokens, and the explorer takes at most {longest}; shorten it"
+            422, f"{name} has {count:,} tokens, and the explorer takes at most {longest}; shorten it"
         )

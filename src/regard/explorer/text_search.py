@@ -170,7 +170,7 @@ def force_target(model: Any, job: Job) -> Job:
     if not isinstance(model, Translator):
         raise OptionError("a translation can be forced on a translator only")
     tokens = _spell(model.target_tokenizer, job.target)
-    check_tokens(len(tokens))
+    check_tokens(len(tokens), name="the translation")
     return replace(job, prefix=(*tokens, EOS))
 
 

@@ -30,7 +30,7 @@ def write_pages(docs: Path, numbers: str = "") -> int:
 
 def main(arguments: list[str]) -> int:
     match arguments:
-        case ["pages", docs, *numbers] if len(numbers) <= 1:
+        case ["pages", docs, *numbers] if len(numbers) <= 1 and (Path(docs) / "lessons.md").is_file():
             return write_pages(Path(docs), *numbers)
         case ["notebooks", folder]:
             for path in write_notebooks(Path(folder)):

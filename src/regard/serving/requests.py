@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -262,13 +263,12 @@ def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
     """Return one sentence with the field, its value and what is allowed."""
     problem, context, loc = detail["type"], detail.get("ctx", {}), detail["loc"]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
-    block = Sampling if len(loc) > 1 and loc[0] == "sample" else kind
+    block = _body_at(kind, loc[:-1])
     names, last = list(block.model_fields), str(loc[-1]) if loc else ""
     if problem == "json_invalid":
         return f"the request is not JSON: {context['error']}"
     if problem in ("model_type", "model_attributes_type"):
-        wanted = Sampling if loc else kind
-        names = ", ".join(wanted.model_fields)
+        names = ", ".join(_body_at(kind, loc).model_fields)
         return (
             f"{place or 'the request'} is {show_value(detail['input'])}, and must be an object with {names}"
         )
@@ -280,6 +280,21 @@ def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
         return f"the field {place} is missing: {block.model_fields[last].description}"
     several = "; give a list as texts" * (place == "text" and isinstance(detail["input"], list))
     return f"{place} is {show_value(detail['input'])}, and must be {_allowed(problem, context)}{several}"
+
+
+def _body_at(kind: type[Body], loc: Sequence[int | str]) -> type[Body]:
+    """The kind of the object at a place of a request."""
+    for part in loc:
+        if isinstance(part, str):
+            kind = _body_in(kind.model_fields[part].annotation) or kind
+    return kind
+
+
+def _body_in(annotation: Any) -> type[Body] | None:
+    """The kind of object that a field holds, alone, in a list or optionally."""
+    if isinstance(annotation, type) and issubclass(annotation, Body):
+        return annotation
+    return next(filter(None, map(_body_in, get_args(annotation))), None)
 
 
 def _allowed(problem: str, context: dict[str, Any]) -> str:

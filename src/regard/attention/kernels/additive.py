@@ -35,8 +35,8 @@ class AdditiveTiles(Kernel):
             return "it runs on CPUs only"
         if (reason := tiled.why_not(call, machine)) is not None:
             return reason
-        if call.bias is not None and call.bias.uses_query:
-            return "the bias depends on the queries, which this kernel replaces by their projections"
+        if call.options_use_query:
+            return "the bias or gate depends on the queries, which this kernel replaces by their projections"
         if call.dtype not in LIMIT:
             return f"it computes in float32 and float64, not {call.dtype}"
         return None

@@ -432,8 +432,8 @@ struct Dot : QueryBlock<NV_> {
 };
 
 // -------------------------------------------------------------------------------- distance energy
-// s_ij = -scale * |q_i - k_j|^2, computed from the differences: 2 q.k - |q|^2 - |k|^2 would cancel.
-// Backward: sum_j ds_ij (k_j - q_i) is a matrix product minus q_i times a sum; q and k are centred.
+// s_ij = -scale * |q_i - k_j|^2, computed from the differences, as are the gradients, sum_j ds_ij (k_j - q_i)
+// and sum_i ds_ij (q_i - k_j): products of matrices would cancel.
 template <int R, int C>
 static inline void squared_distances(int64_t K, const float* a, int64_t rs, const float* b, int64_t ldb,
                                      float* c, int64_t ldc, float factor) {
@@ -452,6 +452,38 @@ static inline void squared_distances(int64_t K, const float* a, int64_t rs, cons
         for (int v = 0; v < C; v++) store(c + r * ldc + v * LANES, sum[r][v] * factor);
 }
 
+// c[R][C vectors] += sum_k a[R][k] (b[k] - y[R]); if OF_A, sum_k (a[R][k] - y[R]) b[k]. Element (r, k) of a is
+// a[r * rs + k * ks]; c and y have the same row stride.
+template <int R, int C, bool OF_A>
+static inline void difference_kernel(int64_t K, const float* a, int64_t rs, int64_t ks, const float* b,
+                                     int64_t ldb, const float* y, float* c, int64_t ldc) {
+    vf sum[R][C], from[R][C];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < C; v++)
+            sum[r][v] = load(c + r * ldc + v * LANES), from[r][v] = load(y + r * ldc + v * LANES);
+    for (int64_t k = 0; k < K; k++, a += ks, b += ldb)
+#pragma GCC unroll 4
+        for (int v = 0; v < C; v++) {
+            vf x = load(b + v * LANES);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++)
+                sum[r][v] += OF_A ? (a[r * rs] - from[r][v]) * x : a[r * rs] * (x - from[r][v]);
+        }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < C; v++) store(c + r * ldc + v * LANES, sum[r][v]);
+}
+
+// difference_kernel() for any number of rows M.
+template <int C, bool OF_A>
+static void differences(int64_t M, int64_t K, const float* a, int64_t rs, int64_t ks, const float* b,
+                        int64_t ldb, const float* y, float* c, int64_t ldc) {
+    int64_t m = 0;
+    for (; m + 4 <= M; m += 4)
+        difference_kernel<4, C, OF_A>(K, a + m * rs, rs, ks, b, ldb, y + m * ldc, c + m * ldc, ldc);
+    for (; m < M; m++)
+        difference_kernel<1, C, OF_A>(K, a + m * rs, rs, ks, b, ldb, y + m * ldc, c + m * ldc, ldc);
+}
+
 template <int NV_>
 struct Distance : QueryBlock<NV_> {
     static constexpr int NV = NV_, BR = NV * LANES;
@@ -459,10 +491,11 @@ struct Distance : QueryBlock<NV_> {
     using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
     struct Shared { explicit Shared(const Call&) {} };
     int64_t Dp;
-    Buffer qt, q_rows, dqt, sums;
+    Buffer qt, q_rows, dqt, k_rows;
 
     Distance(const Call& c, const Shared&)
-        : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), sums(BR) {}
+        : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR),
+          k_rows(TILE * Dp) {}
 
     void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
         this->set_block(b_, h_, i0_);
@@ -470,7 +503,7 @@ struct Distance : QueryBlock<NV_> {
         for (int64_t r = 0; r < rows; r++)
             if (!c.empty(b, i0 + r)) std::memcpy(q_rows + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
         transpose(q_rows, Dp, qt, BR, BR, c.D);
-        if (backward) std::memset(dqt, 0, c.D * BR * 4), std::memset(sums, 0, BR * 4);
+        if (backward) std::memset(dqt, 0, c.D * BR * 4), std::memset(k_rows, 0, TILE * Dp * 4);
     }
 
     void scores(float* S, int64_t j0, int64_t n, float* F) {
@@ -483,20 +516,11 @@ struct Distance : QueryBlock<NV_> {
     }
 
     void backward(const float* dS, int64_t j0, int64_t n) {
-        matmul<NV>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, dqt, BR, true);
-        matmul_wide(n, Dp, BR, dS, BR, q_rows, Dp, c.dk.at(b, hk, j0), c.dk.st);
-        for (int64_t j = 0; j < n; j++) {
-            vf column = {};
-            for (int v = 0; v < NV; v++) {
-                vf x = load(dS + j * BR + v * LANES);
-                column += x;
-                store(sums + v * LANES, load(sums + v * LANES) + x);
-            }
-            const float sum = sum_lanes(column);
-            const float* k = c.k.at(b, hk, j0 + j);
-            float* dk = c.dk.at(b, hk, j0 + j);
-            for (int64_t d = 0; d < c.D; d++) dk[d] -= sum * k[d];
-        }
+        differences<NV, true>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, qt, dqt, BR);
+        for (int64_t j = 0; j < n; j++) std::memcpy(k_rows + j * Dp, c.k.at(b, hk, j0 + j), c.D * 4);
+        float* dk = c.dk.at(b, hk, j0);  // its rows have Dp numbers, as those of k_rows
+        for (int64_t d = 0; d < Dp; d += LANES)
+            differences<1, false>(n, BR, dS, BR, 1, q_rows + d, Dp, k_rows + d, dk + d, Dp);
         this->bias_gradient(dS, j0, n);
     }
 
@@ -505,7 +529,7 @@ struct Distance : QueryBlock<NV_> {
         for (int64_t d = 0; d < c.D; d++)
             for (int v = 0; v < NV; v++) {
                 const int64_t x = d * BR + v * LANES;
-                store(dqt + x, (load(dqt + x) - load(qt + x) * load(sums + v * LANES)) * factor);
+                store(dqt + x, load(dqt + x) * factor);
             }
         transpose(dqt, BR, c.dq.at(chunk * c.B + b, h, i0), c.dq.st, c.D, rows);
     }

@@ -32,7 +32,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.tracing import statically_true
+from regard.attention.tracing import broadcasts, statically_true
 from regard.errors import KernelError
 
 TEMPERATURES = (1e-4, 1e4)  # outside of this range scaled energies could overflow the dtype
@@ -114,7 +114,7 @@ class Sdpa(Kernel):
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
-        grouped = k.shape[1] not in (1, call.heads)
+        grouped = not broadcasts(k.shape[1], call.heads)
         if not grouped and k.shape[1] != call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         causal = call.bias is None and is_torch_causal(call)

@@ -56,16 +56,8 @@ class Tiled(Kernel):
     def run(self, call: Call, machine: Machine) -> Tensor:
         if why_not_fused(call, machine) is None:
             return _run_fused(call)
-        is_distance = call.energy.form == "distance" and call.dtype in distances.DTYPES
-        bias_uses_query = call.bias is not None and call.bias.uses_query  # then queries must not be centred
-        if machine.kind == "cpu" and is_distance and not bias_uses_query:
-            centre = kernel_inputs.mean_key(call.key)
-            call = replace(
-                call,
-                query=call.query - centre,
-                key=call.key - centre,
-                energy=distances.NegativeSquaredDistance(),
-            )
+        if machine.kind == "cpu" and call.energy.form == "distance" and call.dtype in distances.DTYPES:
+            call = replace(call, energy=distances.NegativeSquaredDistance())
         return run_plain(call)
 
 

@@ -114,7 +114,8 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
     """
     arguments.one_of("precision", precision, PRECISIONS)
     if not hasattr(model, "start") or not hasattr(model, "device"):
-        raise OptionError(f"fast takes a translator or a language model, got {arguments.quoted(model)}")
+        fix = f"; give it regard.load({str(model)!r})" if isinstance(model, str | Path) else ""
+        raise OptionError(f"fast takes a translator or a language model, got {arguments.quoted(model)}{fix}")
     if model.device.type == "cuda":
         if shortlist is not None:
             raise OptionError(

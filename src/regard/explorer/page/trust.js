@@ -6,6 +6,7 @@ import { mapName, marksWords, part, percent, token, weight } from "./format.js";
 import { newest } from "./newest.js";
 import { rowOf, set, state } from "./state.js";
 
+const QUESTION = "Does attention explain the output?";
 const SHORT = 40; // for longer texts the line beside a picture is only a button
 const KINDS = { translate: ["cross"], generate: ["decoder"] };
 const explains = (run, map) =>
@@ -128,7 +129,7 @@ export function view(run, model) {
   const maps = run.maps.filter((map) => explains(run, map));
   const words = el("div.side", { role: "group", "aria-label": "Output to explain" }),
     body = el("div", { "aria-live": "polite" });
-  const title = el("h2"),
+  const title = el("h2", QUESTION),
     sub = el("p.dim");
   let row = chosen(run),
     attention = maps.some((map) => map.name === state.attention) ? state.attention : "";
@@ -163,7 +164,7 @@ export function view(run, model) {
       const trust = await fresh(api.trust(run, row, attention));
       body.removeAttribute("aria-busy");
       if (trust.reason) {
-        title.textContent = "Does attention explain the output?";
+        title.textContent = QUESTION;
         sub.textContent = "";
         body.replaceChildren(el("p.empty", trust.reason));
         return;
@@ -187,7 +188,7 @@ export function view(run, model) {
       announce(`${trust.verdict.claim}: ${trust.verdict.reason}`);
     },
     (error) => {
-      title.textContent = "Does attention explain the output?";
+      title.textContent = QUESTION;
       sub.textContent = "";
       body.removeAttribute("aria-busy");
       body.replaceChildren(el("p.error", { role: "alert" }, error.message));
