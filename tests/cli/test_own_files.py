@@ -162,3 +162,9 @@ def test_the_last_validation_is_at_the_last_step(regard, tmp_path):
     training = recipe_for("classifier", ["many.csv"])[0]["training"]
     steps, every = training["steps"], training["validate_every"]
     assert steps % 6 and len({*range(every, steps + 1, every), steps}) == 6
+
+
+def test_rows_that_are_all_held_out_are_no_empty_file(regard, tmp_path):
+    (tmp_path / "one.txt").write_text("Tom likes the dog . " * 50, encoding="utf-8")
+    code, _, err = regard("train", "language-model", "one.txt")
+    assert code == 2 and "one.txt has no row left for training, since some are held out" in err

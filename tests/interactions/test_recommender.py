@@ -280,7 +280,8 @@ def test_an_unknown_user_gets_popular_items_and_a_warning(run, files):
         (["words.csv"], "line 2 of .*words.csv, column 3: the rating 'many' is not a number"),
         (["--model", "model"], "add --user ID"),
         (["--model", "model", "--user", "u5"], "has no config.json, so it is not a recommender"),
-        (["ratings.csv", "-o", "ratings.csv"], "cannot be created"),
+        (["ratings.csv", "-o", "ratings.csv"], "already exists; give another folder, or --overwrite"),
+        (["ratings.csv", "-o", "ratings.csv/new"], "cannot be created"),
     ],
 )
 def test_invalid_input_is_one_line_and_exit_code_2(run, files, monkeypatch, args, message):

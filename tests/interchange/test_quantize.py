@@ -59,7 +59,9 @@ def test_an_existing_folder_and_a_model_in_int8_are_refused(tmp_path):
     with pytest.raises(OptionError, match="is stored in int8 already"):
         quantize_folder(source, tmp_path / "again")
     with pytest.raises(OptionError, match="already exists; give another folder, or --overwrite"):
-        quantize_folder(source, source)
+        quantize_folder(source, tmp_path)
+    with pytest.raises(OptionError, match="is the model itself; give another folder"):
+        quantize_folder(source, source, overwrite=True)
 
 
 def test_the_command_reports_size_and_time(tmp_path):

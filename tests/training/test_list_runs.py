@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from regard.errors import FolderError
+from regard.files.lock import RunLock
 from regard.training.list_runs import list_runs, summarize_run
 from regard.training.trainer import train
 from tests.training import tiny
@@ -56,3 +57,12 @@ def test_the_folder_of_a_run_is_listed_as_one_run_and_a_missing_folder_is_an_err
     assert list_runs(tmp_path) == []
     with pytest.raises(FolderError, match="there is no folder"):
         list_runs(tmp_path / "missing")
+
+
+def test_a_run_that_a_process_holds_is_running(runs, tmp_path):
+    shutil.copytree(runs / "stopped", tmp_path / "held")
+    lock = RunLock(tmp_path / "held")
+    lock.acquire()
+    assert summarize_run(tmp_path / "held").state == "running"
+    lock.release()
+    assert summarize_run(tmp_path / "held").state == "stopped"

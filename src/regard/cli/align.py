@@ -275,7 +275,7 @@ def command(
     choice = ViewChoice(view.layer, view.head, view.shift)
     gold.check()
     learning.check(view, gold, output)
-    shared.check_folders(output.output)
+    shared.check_outputs(output.output, inputs=input.files or ())
     _check_picture(picture, None if input.files else [" ".join(text or [])])
     folder = model_folder(model, "align", text or [], direction.to)
     pairs = input.pairs(text or [])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard.cli.option_groups import OptionGroup, grouped, option
+from regard.cli.option_groups import OptionGroup, check_outputs, grouped, option
 from regard.cli.train import FilesAndOverrides, OverwriteRun, Quiet, RunFolder
 
 
@@ -30,8 +31,8 @@ class TranslationOptions(OptionGroup):
         ),
     ] = None
 
-    def check(self) -> None:
-        """Raise OptionError for an output file that would not be written, or that does not end in .tsv."""
+    def check(self, files: Sequence[str]) -> None:
+        """Raise OptionError for an output file that cannot or would not be written, or is one of `files`."""
         from regard.errors import OptionError
 
         if self.output is not None and not self.only_translate:
@@ -40,6 +41,7 @@ class TranslationOptions(OptionGroup):
             raise OptionError(
                 f"-o writes tab-separated text; name a file that ends in .tsv, got {self.output}"
             )
+        check_outputs(self.output, inputs=files)
 
 
 @grouped
@@ -83,7 +85,7 @@ def command(
     from regard.cli.train import choose_recipe, exit_code_of_signals, print_estimate, print_result
     from regard.models.catalog import find_model
 
-    translation.check()
+    translation.check(overrides or ())
     of_teacher = f"distillation.teacher={json.dumps(str(find_model(teacher)))}"
     chosen, changes = choose_recipe(recipe, [*(overrides or ()), of_teacher], quiet)
     if dry_run:

@@ -80,15 +80,6 @@ class DocumentOptions(OptionGroup):
         return documents.documents, embed(documents.texts, embedder, progress=True), embedder
 
 
-def check_output(output: Path) -> None:
-    """Raise OptionError before the work starts if the output cannot be written."""
-    from regard.errors import OptionError
-
-    if str(output) != "-" and (output.is_dir() or not output.absolute().parent.is_dir()):
-        why = "it is a folder" if output.is_dir() else "its folder does not exist"
-        raise OptionError(f"{output} cannot be written, {why}; name a file in an existing folder")
-
-
 def write_output(output: Path, text: str) -> None:
     """Write to standard output, or to a file atomically."""
     from regard.files.atomic import write_file

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.document_options import DocumentOptions, check_output, write_output
-from regard.cli.option_groups import grouped
+from regard.cli.document_options import DocumentOptions, write_output
+from regard.cli.option_groups import check_outputs, grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
@@ -52,7 +52,7 @@ def command(
     from regard.cli.jobs import report
     from regard.search import duplicates
 
-    check_output(output)
+    check_outputs(output, inputs=files)
     texts, vectors, _ = documents.embed(files)
     pairs = duplicates.find_pairs(
         vectors, threshold, exact=True if exact else None, threads=documents.threads

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.option_groups import Ensemble, OptionGroup, check_folders, grouped, option
+from regard.cli.option_groups import Ensemble, OptionGroup, check_outputs, grouped, option
 from regard.cli.runs import duration
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def command(
     from regard.evaluation.evaluate import evaluate, training_cost
     from regard.evaluation.training_cost import parse_rate
 
-    check_folders(output.plot, output.output)
+    inputs = [*(data.data or ()), *([against] if against else ())]
+    check_outputs(output.plot, output.output, inputs=inputs)
     other = _other_system(against, device)
     loaded = _load(model, ensemble or [], device)
     rate = None if output.rate is None else parse_rate(output.rate)
@@ -149,8 +150,8 @@ def command(
     )
     if result.comparison is not None:
         result.comparison = replace(result.comparison, name=str(against))
-    _write_files(result, output, model.name)
     _print(result, output, training_cost(loaded.card, result, rate))
+    _write_files(result, output, model.name)
 
 
 def _load(folder: Path, others: Sequence[Path], device: str) -> Any:
@@ -180,9 +181,10 @@ def _other_system(against: Path | None, device: str) -> Any:
 def _write_files(result: EvaluationResult, options: EvaluateOutputOptions, name: str) -> None:
     """Write the predictions, and the plot of BLEU by length; evaluators draw the other plots."""
     from regard.evaluation.by_length import plot
+    from regard.files.atomic import write_file
 
     if options.output is not None:
-        options.output.write_text("".join(f"{line}\n" for line in result.predictions), encoding="utf-8")
+        write_file(options.output, "".join(f"{line}\n" for line in result.predictions))
     if options.plot is not None and result.lengths is not None:
         plot({name: result.lengths}, options.plot)
 

@@ -87,6 +87,9 @@ def make_source(
     if files:
         source = Source((*files, *map(Path, texts)), layout=layout, strict=strict, header=header)
     elif texts:
+        for text in texts:
+            if len(text) < 256 and Path(text).is_file():
+                report(f"{text} is read as a text; add -i to read the file of that name")
         lines = tuple(line for text in texts for line in text.split("\n"))
         source = Source(texts=lines, layout=layout, strict=strict)
     else:

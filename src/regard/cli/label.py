@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.document_options import DocumentOptions, check_output, write_output
-from regard.cli.option_groups import grouped
+from regard.cli.document_options import DocumentOptions, write_output
+from regard.cli.option_groups import check_outputs, grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
@@ -65,7 +65,7 @@ def command(
     from regard.errors import OptionError
     from regard.search.label_table import read_table, reviewed_labels
 
-    check_output(output)
+    check_outputs(output, inputs=[*files, *(examples or ())])
     if at_least is not None:
         if examples:
             raise OptionError("--take reads reviewed tables and needs no --examples; leave it out")

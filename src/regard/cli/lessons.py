@@ -89,6 +89,7 @@ def _read(console: Console, number: str) -> None:
 
 def _run(chosen: str, size: str, folder: Path | None) -> None:
     from regard.errors import OptionError
+    from regard.files.atomic import disk_errors
     from regard.lessons.running import SIZES, run_lesson, save_numbered
     from regard.lessons.scripts import find_lesson, list_lessons
 
@@ -96,7 +97,8 @@ def _run(chosen: str, size: str, folder: Path | None) -> None:
     if size not in SIZES:
         raise OptionError(f"--size must be full or small, got {size!r}")
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     failed, seconds = [], 0.0
     for lesson in lessons:
         print(f"Lesson {lesson.number}: {lesson.title}", flush=True)

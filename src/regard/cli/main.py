@@ -142,6 +142,11 @@ def run() -> None:
         print("regard: stopped", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)
+            size = f"{len(name):,} characters"
+            print(f"regard: {name[:60]}… is too long for the name of a file ({size})", file=sys.stderr)
+            sys.exit(2)
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer of standard output

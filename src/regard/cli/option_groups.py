@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -331,13 +331,21 @@ class PictureOptions(PictureFileOptions):
     ] = None
 
 
-def check_folders(*paths: Path | None) -> None:
-    """Raise OptionError if the folder of an output file does not exist; checked before the work starts."""
+def check_outputs(*paths: Path | None, inputs: Sequence[str | Path] = ()) -> None:
+    """Raise OptionError before the work starts if an output cannot be written, or is also an input."""
     from regard.errors import OptionError
+    from regard.files.atomic import is_stream
 
+    read = {Path(path).resolve() for path in inputs if Path(path).is_file()}
     for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
+        if path is None or str(path) == "-" or is_stream(path):
+            continue
+        if path.is_dir():
+            raise OptionError(f"{path} is a folder; name a file in it")
+        if not path.absolute().parent.is_dir():
             raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+        if path.resolve() in read:
+            raise OptionError(f"{path} is both input and output; name another output")
 
 
 def check_utf8(name: str, *texts: str) -> None:

@@ -145,6 +145,9 @@ class UseOptions(OptionGroup):
         Path | None,
         option("-o", "--output", metavar="FOLDER", help="Fit on all ratings and save the model here."),
     ] = None
+    overwrite: Annotated[bool, option("--overwrite", help="With -o: replace a folder that regard wrote.")] = (
+        False
+    )
     model: Annotated[
         Path | None,
         option(
@@ -195,6 +198,7 @@ def command(
     """
     from regard.errors import OptionError
     from regard.interactions.recommender import Recommender
+    from regard.interchange.export.export_model import check_free
 
     if bool(files) == (use.model is not None):
         raise OptionError("give either FILES with ratings to fit, or --model FOLDER with a fitted model")
@@ -205,6 +209,7 @@ def command(
         return
     settings = options.settings()
     if use.output is not None:
+        check_free(use.output, use.overwrite)
         _create_folder(use.output)
     paths, data = ratings.read(files or [])
     report = test.evaluate(data, options, settings)

@@ -71,6 +71,11 @@ class Report:
     def no_rows_message(self, rows: Rows) -> str:
         """Why no row could be used, and what to do."""
         if not self.read:
+            if rows.is_part:
+                return (
+                    f"{rows.files[0]} has no row left for training, since some are held out; give it more "
+                    "rows or lines, or lower data.hold_out"
+                )
             return f"{rows.files[0]} has no rows, at most a header; give a file with text"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
         notes = f" ({'; '.join(rows.notes())})" if rows.notes() else ""

@@ -34,6 +34,7 @@ class Rows(ABC):
 
     files: tuple[Path, ...]
     paired: bool
+    is_part = False  # the other rows of the files are another split
 
     @abstractmethod
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:

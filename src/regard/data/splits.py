@@ -88,6 +88,8 @@ class SplitRows(_FilteredRows):
     share · 2⁶⁴, which is off by about √rows.
     """
 
+    is_part = True
+
     rows: Rows
     start: float
     stop: float
@@ -146,6 +148,8 @@ def _bound(hashes: array[int], share: float) -> int:
 @dataclass(frozen=True)
 class RowRange(_FilteredRows):
     """The rows between two fractions of all rows, in file order."""
+
+    is_part = True
 
     rows: Rows
     start: float

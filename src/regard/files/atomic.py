@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from regard.errors import FolderError
 from regard.files.checksums import CHECKSUMS, file_sha256
@@ -28,9 +29,18 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
     """Yield a temporary path beside `path`; if the block succeeds, the file written there replaces `path`.
 
     If the block fails, the temporary file is deleted and `path` stays as it was. A disk error becomes a
-    FolderError that ends with `fix`.
+    FolderError that ends with `fix`. A link stays a link: what it points to is replaced. A device, a pipe or
+    an open file (`is_stream`) is written to.
     """
     with disk_errors(path, fix):
+        if is_stream(path):
+            with tempfile.TemporaryDirectory() as folder:
+                temporary = Path(folder, path.name)
+                yield temporary
+                with open_stream(path) as stream:
+                    stream.write(temporary.read_bytes())
+            return
+        path = path.resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)
@@ -41,6 +51,29 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
             replace_file(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+_OPEN_FILE = re.compile(r"/(proc/[^/]+|dev)/fd/\d+")
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe, or a name of an open file, such as /dev/stdout, also as a link.
+
+    These are written to; a new file in their place would not be what the caller reads.
+    """
+    for _ in range(40):  # links of links
+        place = os.path.abspath(path)
+        if _OPEN_FILE.fullmatch(place):
+            return True
+        if not os.path.islink(place):
+            return os.path.exists(place) and not os.path.isfile(place) and not os.path.isdir(place)
+        path = Path(os.path.dirname(place), os.readlink(place))
+    return False
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """Open a device, a pipe or an open file for writing, without a buffer."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb", buffering=0)
 
 
 def replace_file(temporary: Path, path: Path) -> None:

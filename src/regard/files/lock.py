@@ -88,6 +88,15 @@ class RunLock:
             self._file = None
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a process holds the lock of a run folder; False where there are no locks."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            return lock_file(file, shared=True, wait=False) is False
+    except OSError:
+        return False
+
+
 def lock_owner(path: Path) -> str:
     """`process 123 on host x`, from the lock file."""
     try:

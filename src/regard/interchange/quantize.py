@@ -56,6 +56,8 @@ def quantize_folder(
     in card.json are named without their folders on this machine.
     """
     source, folder = model_folder.model_in(Path(source)), Path(folder)
+    if folder.resolve() == source.resolve():
+        raise OptionError(f"{folder} is the model itself; give another folder, so that it is kept")
     check_free(folder, overwrite)
     model = model_folder.load(source)
     if model.stored_precision == "int8":

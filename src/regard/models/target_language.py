@@ -120,7 +120,7 @@ def _default_target(text: str, language: str | None, codes: tuple[str, ...]) -> 
         return others[0]
     raise OptionError(
         f"the target language of {quoted(text)} is missing: this model translates into {', '.join(codes)}; "
-        "name one with --to (in Python and JSON `to`)"
+        f"name one with --to (in Python and JSON `to`), or write >>{(others or codes)[0]}<< before the text"
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from regard.decoding.engine.shortlist import FILE_NAME as SHORTLIST
 from regard.errors import DataError, FolderError, OptionError
+from regard.files.atomic import is_stream
 from regard.files.checksums import file_sha256
 from regard.files.lock import lock_file
 from regard.files.progress import track
@@ -167,14 +168,14 @@ def open_output(path: Path) -> Stream | File:
     """Return the output of a path; `-` is standard output, and devices and pipes are written directly."""
     if str(path) == "-":
         return Stream(1, "standard output")
-    if path.exists() and not path.is_file():
-        if path.is_dir():
-            raise OptionError(f"{path} is a folder; name a file in it")
+    if is_stream(path):
         with convert_write_errors(str(path)):
-            return Stream(os.open(path, os.O_WRONLY), str(path), packing(path))
+            return Stream(os.open(path, os.O_WRONLY | os.O_APPEND), str(path), packing(path))
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; name a file in it")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
-    return File(path, packing(path))
+    return File(path.resolve() if path.is_symlink() else path, packing(path))
 
 
 class Outputs:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError, RegardError
+from regard.files.lock import in_use
 from regard.tasks import Task, get_task
 from regard.training.run_folder import RunFolder
 from regard.training.run_log import read_log
@@ -22,7 +23,7 @@ class RunSummary:
     name: str
     folder: str
     task: str
-    state: str  # finished, stopped (can be resumed), started (no checkpoint yet) or damaged
+    state: str  # finished, running, stopped (can be resumed), started (no checkpoint yet) or damaged
     step: int
     loss: float | None  # of the last validation, in nats per token
     score: float | None  # the metric of the final model, else the best validation so far
@@ -71,7 +72,7 @@ def summarize_run(folder: Path) -> RunSummary:
         name=recipe.name,
         folder=str(folder),
         task=recipe.task,
-        state="finished" if report else "stopped" if saved else "started",
+        state="finished" if report else "running" if in_use(folder) else "stopped" if saved else "started",
         step=int(final.get("steps", last_step)),
         loss=validations[-1].get("loss") if validations else None,
         score=score,

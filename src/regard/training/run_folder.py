@@ -156,8 +156,12 @@ def check_unchanged(before: Recipe, now: Recipe, folder: Path) -> None:
     """Raise a RecipeError if a key differs that may not change on resuming."""
     different = difference(before, now)
     changed = [key for key in different if key not in CHANGEABLE]
-    if now.schedule.needs_steps:  # the rate depends on the length of the run
-        changed += [key for key in different if key in ("training.steps", "training.epochs")]
+    lengths = [key for key in different if key in ("training.steps", "training.epochs")]
+    if lengths and not changed and now.schedule.needs_steps:  # the rate depends on the length of the run
+        raise RecipeError(
+            f"{lengths[0]} may not change on resuming {folder}: its {now.schedule.kind} schedule ends at the "
+            "last step; leave it out to resume, or start a run of another name with `regard train`"
+        )
     if changed:
         keys = f"{changed[0]} is" if len(changed) == 1 else f"{', '.join(changed)} are"
         raise RecipeError(
