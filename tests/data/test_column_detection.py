@@ -153,3 +153,18 @@ def test_labels_are_read_with_the_names_of_the_manifest(tmp_path):
     rows = Table(path, labels=(("0", "negative"), ("1", "positive")))
     assert list(rows) == [("fine", "positive"), ("awful", "negative"), ("hm", "7")]
     assert rows.layout() != Table(path).layout() and find("sst2").labels == {"0": "negative", "1": "positive"}
+
+
+@pytest.mark.parametrize("header", ["", "id\ten\tde\n", "id\tEnglish\tGerman\n", "nr\tsource\ttarget\n"])
+def test_a_column_of_numbers_is_no_side_of_a_pair_if_there_are_two_others(tmp_path, header):
+    body = "".join(f"{i}\tdog {i}\tHund {i}\n" for i in range(8))
+    rows = open_files([write(tmp_path / "a.tsv", header + body)], None, None, True)
+    assert next(iter(rows)) == ("dog 0", "Hund 0") and len(list(rows)) == 8
+    numbers = write(tmp_path / "b.tsv", "".join(f"{i}\tnumber {i}\n" for i in range(8)))
+    assert next(iter(open_files([numbers], None, None, True))) == ("0", "number 0")
+
+
+@pytest.mark.parametrize("header", ["english,german", "English,German", "en,de"])
+def test_names_of_languages_are_a_header(tmp_path, header):
+    path = write(tmp_path / "a.csv", header + "\n" + "dog,Hund\n" * 5)
+    assert list(open_files([path], None, None, True)) == [("dog", "Hund")] * 5

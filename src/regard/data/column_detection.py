@@ -28,6 +28,15 @@ LANGUAGES = frozenset(
         "nl no pl pt ro ru sk sl sq sr sv ta te th tl tr uk ur vi zh"
     ).split()
 )
+LANGUAGE_NAMES = frozenset(
+    (  # noqa: SIM905
+        "arabic bulgarian bengali catalan czech danish german greek english spanish estonian basque persian "
+        "finnish french irish galician hebrew hindi croatian hungarian armenian indonesian italian japanese "
+        "korean lithuanian latvian macedonian marathi malay maltese dutch norwegian polish portuguese "
+        "romanian russian slovak slovenian albanian serbian swedish tamil telugu thai turkish ukrainian urdu "
+        "vietnamese chinese"
+    ).split()
+)
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 
@@ -268,7 +277,7 @@ def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool
         cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower
     ):
         return False
-    if kind is PAIRS and len(LANGUAGES.intersection(lower)) > 1:
+    if kind is PAIRS and len((LANGUAGES | LANGUAGE_NAMES).intersection(lower)) > 1:
         return True
     usual = set(chain.from_iterable(kind.names))
     hits = [number for number, cell in enumerate(lower, 1) if cell in usual]
@@ -296,6 +305,11 @@ def _with_guesses(
             picked = free[0]
             if kind is LABELLED and len(sample.rows) - header >= MIN_ROWS:
                 picked = _text_like(sample, free, header) if role == 0 else _label_like(sample, free, header)
+            if (
+                kind is PAIRS and len(sample.rows) - header >= MIN_ROWS
+            ):  # no numbers of rows, if there are texts
+                texts = [number for number in free if not _numeric(sample.column(number, header))]
+                picked = texts[0] if len(texts) >= result.count(None) else picked
             result[role] = picked
     assert result[0] is not None and result[1] is not None
     return result[0], result[1]
