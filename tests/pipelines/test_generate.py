@@ -169,3 +169,10 @@ def test_translators_and_language_models_are_distinguished():
         generate(["the cat"], translator())
     with pytest.raises(OptionError, match="for a language model use generate"):
         translate(["the cat"], language_model())
+
+
+@pytest.mark.parametrize("function", [generate, stream])
+def test_a_minimum_above_the_maximum_is_refused(function):
+    constraints, limits = Constraints(min_length=10), Limits(max_length=5)
+    with pytest.raises(OptionError, match="min_length 10 is more than max_length 5"):
+        function("the", language_model(), constraints=constraints, limits=limits)

@@ -50,6 +50,15 @@ def as_limits(limits: Any) -> Limits:
     return arguments.instance("limits", limits, Limits, "a Limits object such as Limits(max_length=50)")
 
 
+def check_lengths(max_length: int | None, constraints: TokenConstraints) -> None:
+    """Raise OptionError if the minimum length is more than the maximum."""
+    if max_length is not None and constraints.min_length > max_length:
+        raise OptionError(
+            f"min_length {constraints.min_length} is more than max_length {max_length}; "
+            "lower one or raise the other"
+        )
+
+
 class LengthLimiter:
     """Set the maximum length of translation tasks, and check that prefix and required phrases fit.
 
@@ -61,11 +70,7 @@ class LengthLimiter:
         self.max_length, self.constraints = max_length, constraints
         self.source_positions = max_positions(getattr(network, "encoder", None))
         self.target_positions = max_positions(getattr(network, "decoder", None))
-        if max_length is not None and constraints.min_length > max_length:
-            raise OptionError(
-                f"min_length {constraints.min_length} is more than max_length {max_length}; "
-                "lower one or raise the other"
-            )
+        check_lengths(max_length, constraints)
 
     def __call__(self, task: SearchTask) -> SearchTask:
         """Set `task.max_length`."""

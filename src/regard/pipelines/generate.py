@@ -14,7 +14,7 @@ from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens
 from regard.decoding.batching import SearchJob, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
-from regard.decoding.limits import Limits, as_limits
+from regard.decoding.limits import Limits, as_limits, check_lengths
 from regard.decoding.search import Search, torch_model
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
@@ -95,7 +95,7 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "generate")
     prompts = PromptEncoder(model, None if multiline is None else arguments.flag("multiline", multiline))
-    encoded = _encode_constraints(constraints, prompts.tokenizer)
+    encoded = _encode_constraints(constraints, prompts.tokenizer, limits.max_length)
     warn_of_unknown_characters(texts, prompts.tokenizer)
     tasks = [prompts.task(prompt, i, limits.max_length) for i, prompt in enumerate(texts)]
     for task, is_cancelled in zip(tasks, cancelled or (), strict=False):
@@ -134,9 +134,11 @@ def stream(
     strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "generate")
     prompts = PromptEncoder(model, multiline)
-    search = Search(model, strategy, _encode_constraints(constraints, prompts.tokenizer), prompts.end)
+    max_length = as_limits(limits).max_length
+    encoded = _encode_constraints(constraints, prompts.tokenizer, max_length)
+    search = Search(model, strategy, encoded, prompts.end)
     warn_of_unknown_characters([prompt], prompts.tokenizer)
-    task = prompts.task(prompt, 0, as_limits(limits).max_length)
+    task = prompts.task(prompt, 0, max_length)
     task.cancelled = cancelled
     return stream_tokens(
         search, task, lambda: start(model, [task]), lambda tokens: prompts.decode(task, tokens)
@@ -164,12 +166,14 @@ def _add_attention(model: Any, tasks: list[SearchTask]) -> None:
         pairs[i][1].attention = maps
 
 
-def _encode_constraints(constraints: Any, tokenizer: Any) -> TokenConstraints:
+def _encode_constraints(constraints: Any, tokenizer: Any, max_length: int | None) -> TokenConstraints:
     constraints = as_constraints(constraints)
     for name, fix in (("prefix", "add it to the prompt"), ("required", "leave it out")):
         if getattr(constraints, name):
             raise OptionError(f"constraints.{name} is for translate; {fix}")
-    return constraints.encode(tokenizer, 1)
+    encoded = constraints.encode(tokenizer, 1)
+    check_lengths(max_length or MAX_LENGTH, encoded)
+    return encoded
 
 
 class PromptEncoder:
