@@ -452,8 +452,8 @@ static inline void squared_distances(int64_t K, const float* a, int64_t rs, cons
         for (int v = 0; v < C; v++) store(c + r * ldc + v * LANES, sum[r][v] * factor);
 }
 
-// c[R][C vectors] += sum_k a[R][k] (b[k] - y[R]); if OF_A, sum_k (a[R][k] - y[R]) b[k]. Element (r, k) of a is
-// a[r * rs + k * ks]; c and y have the same row stride.
+// c[R][C vectors] += sum_k a[R][k] (b[k] - y[R]); if OF_A, sum_k (a[R][k] - y[R]) b[k]. Element (r, k) of a
+// is a[r * rs + k * ks]; c and y have the same row stride.
 template <int R, int C, bool OF_A>
 static inline void difference_kernel(int64_t K, const float* a, int64_t rs, int64_t ks, const float* b,
                                      int64_t ldb, const float* y, float* c, int64_t ldc) {
