@@ -18,7 +18,10 @@ def test_the_log_has_every_layer_and_length_and_the_ratio_of_two_of_them(tmp_pat
     assert set(row["milliseconds"]) == {"convolution", "recurrence", "attention", "restricted attention"}
     times = row["milliseconds"]
     for i in (0, 1):
-        assert abs(row["ratio"][i] - times["recurrence"][i] / times["attention"][i]) < 0.02 * row["ratio"][i]
+        ratio = times["recurrence"][i] / times["attention"][i]
+        assert row["ratio"][i] == pytest.approx(
+            ratio, rel=0.02, abs=0.006
+        )  # it has two digits after the point
     assert log["command"].startswith("python -m benchmarks.layer_time --tiny")
     assert capsys.readouterr().out.count("\n| ") == 2 * len(log["rows"])
 
