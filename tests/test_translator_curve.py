@@ -23,6 +23,12 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def tiny(data, place, *models):
+    """The arguments that train tiny models; the log is curve.json."""
+    folders = f"--data {data} --work {place / 'work'} --out {place / 'curve.json'}"
+    return ["--tiny", "--train-steps", "20", *folders.split(), "--models", *models]
+
+
 def test_students_have_the_sizes_of_their_names():
     found = curve.sizes()
     for name, student in curve.STUDENTS.items():
@@ -38,18 +44,7 @@ def test_the_largest_student_is_the_bundled_model():
 
 def test_students_are_trained_stored_and_scored(data, tmp_path, capsys):
     out = tmp_path / "curve.json"
-    arguments = [
-        "--tiny",
-        "--train-steps",
-        "20",
-        "--data",
-        str(data),
-        "--work",
-        str(tmp_path / "work"),
-        "--out",
-        str(out),
-    ]
-    arguments += ["--models", "4MiB", "en-fr"]
+    arguments = tiny(data, tmp_path, "4MiB", "en-fr")
     assert curve.main(arguments) == 0
     models = json.loads(out.read_text(encoding="utf-8"))["models"]
     assert list(models) == ["4MiB", "en-fr"] and models["4MiB"]["steps"] == 20
@@ -75,18 +70,7 @@ def test_a_pair_validates_on_its_own_rows(data, tmp_path):
 @pytest.mark.slow
 def test_students_train_side_by_side(data, tmp_path):
     out = tmp_path / "curve.json"
-    arguments = [
-        "--tiny",
-        "--train-steps",
-        "20",
-        "--data",
-        str(data),
-        "--work",
-        str(tmp_path / "work"),
-        "--out",
-        str(out),
-    ]
-    arguments += ["--models", "8MiB", "23MiB", "bundled", "--jobs", "2"]
+    arguments = [*tiny(data, tmp_path, "8MiB", "23MiB", "bundled"), "--jobs", "2"]
     assert curve.main(["prepare", "train", *arguments]) == 0
     models = json.loads(out.read_text(encoding="utf-8"))["models"]
     assert list(models) == ["8MiB", "23MiB", "bundled"]
