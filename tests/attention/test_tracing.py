@@ -133,7 +133,10 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_torch_compile_takes_options_per_head_for_symbolic_sizes(name):
     torch._dynamo.reset()
-    function = lambda x: attend(x, x, x, **HEADS[name])  # noqa: E731
+
+    def function(x):
+        return attend(x, x, x, **HEADS[name])
+
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
     for T in (5, 7):
         x = torch.randn(2, 4, T, 8)

@@ -100,15 +100,14 @@ def make_source(
 
 def open_outputs(source: Source, paths: Sequence[str | Path]) -> list[Stream | File]:
     """Return the outputs; `-` is standard output. A file that is also input, or named twice, is an error."""
+    from regard.cli.option_groups import check_outputs
     from regard.errors import OptionError
     from regard.pipelines.job import open_output
 
     outputs = [Path(path).resolve() for path in paths if str(path) != "-"]
     if len(set(outputs)) < len(outputs):
         raise OptionError("two outputs have the same file; name another file for one of them")
-    both = next((path for path in source.files if path.is_file() and path.resolve() in outputs), None)
-    if both is not None:
-        raise OptionError(f"{both} is both input and output; name another output")
+    check_outputs(*map(Path, paths), inputs=source.files)
     return [open_output(Path(path)) for path in paths]
 
 

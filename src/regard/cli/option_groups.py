@@ -334,16 +334,13 @@ class PictureOptions(PictureFileOptions):
 def check_outputs(*paths: Path | None, inputs: Sequence[str | Path] = ()) -> None:
     """Raise OptionError before the work starts if an output cannot be written, or is also an input."""
     from regard.errors import OptionError
-    from regard.files.atomic import is_stream
+    from regard.files.atomic import check_output
 
     read = {Path(path).resolve() for path in inputs if Path(path).is_file()}
     for path in paths:
-        if path is None or str(path) == "-" or is_stream(path):
+        if path is None or str(path) == "-":
             continue
-        if path.is_dir():
-            raise OptionError(f"{path} is a folder; name a file in it")
-        if not path.absolute().parent.is_dir():
-            raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+        check_output(path)
         if path.resolve() in read:
             raise OptionError(f"{path} is both input and output; name another output")
 

@@ -255,15 +255,15 @@ def _empty_rows(rng: random.Random) -> Case:
 
 
 def _masked_nan(rng: random.Random) -> Case:
-    """NaN, ∞ or large numbers in keys and values that no query may see."""
+    """NaN or ∞ in keys and values that no query may see."""
     drawn = _mixed(rng)
     leading, _, Tq, Tk, _ = _shape(drawn)
     drawn.options.pop("gate", None)
-    hidden, cut = rng.choice([math.nan, math.inf, 1e8]), Tk // 2
+    nonfinite, cut = rng.choice([math.nan, math.inf]), Tk // 2
     if not cut:
         return _masked_nan(rng)
     for name in ("key", "value"):
-        drawn.leaves[name][..., cut:, :] = hidden
+        drawn.leaves[name][..., cut:, :] = nonfinite
     visible = torch.arange(Tk) < cut
     how = rng.choice(["dense", "padding", "bias", "both"])
     if how == "padding":
@@ -306,7 +306,8 @@ def _options(rng: random.Random) -> Case:
     if rng.random() < 0.25:
         options["softcap"] = 3.0
     if rng.random() < 0.2:
-        gate = draw_bias(rng, leading, H, D, Tq, Tk)
+        own = random.Random(repr(rng.getstate()))  # draws nothing from `rng`
+        gate = draw_bias(own, leading, H, D, Tq, Tk)
         options["gate"] = gate if isinstance(gate, Bias | Tensor) else Window.centered(6)
     if isinstance(options.get("normalize"), Hard):
         drawn.dtype = torch.float64  # it is discontinuous: nearly equal energies may swap

@@ -23,13 +23,13 @@ MAX_LINES = 1000  # read to detect the layout
 SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
 MIN_ROWS = 4  # with fewer rows, nothing is guessed from the cells
 LANGUAGES = frozenset(
-    (  # noqa: SIM905
+    (  # noqa: SIM905 - a list would have a line for each language
         "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt "
         "nl no pl pt ro ru sk sl sq sr sv ta te th tl tr uk ur vi zh"
     ).split()
 )
 LANGUAGE_NAMES = frozenset(
-    (  # noqa: SIM905
+    (  # noqa: SIM905 - a list would have a line for each language
         "arabic bulgarian bengali catalan czech danish german greek english spanish estonian basque persian "
         "finnish french irish galician hebrew hindi croatian hungarian armenian indonesian italian japanese "
         "korean lithuanian latvian macedonian marathi malay maltese dutch norwegian polish portuguese "
@@ -305,9 +305,8 @@ def _with_guesses(
             picked = free[0]
             if kind is LABELLED and len(sample.rows) - header >= MIN_ROWS:
                 picked = _text_like(sample, free, header) if role == 0 else _label_like(sample, free, header)
-            if (
-                kind is PAIRS and len(sample.rows) - header >= MIN_ROWS
-            ):  # no numbers of rows, if there are texts
+            if kind is PAIRS and len(sample.rows) - header >= MIN_ROWS:
+                # A column of numbers, such as ids, only if there are too few others.
                 texts = [number for number in free if not _numeric(sample.column(number, header))]
                 picked = texts[0] if len(texts) >= result.count(None) else picked
             result[role] = picked

@@ -15,9 +15,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from regard.errors import FolderError
+from regard.errors import FolderError, OptionError
 from regard.files.checksums import CHECKSUMS, file_sha256
 from regard.files.lock import lock_file
 
@@ -37,7 +36,7 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
             with tempfile.TemporaryDirectory() as folder:
                 temporary = Path(folder, path.name)
                 yield temporary
-                with open_stream(path) as stream:
+                with os.fdopen(open_stream(path), "wb") as stream:
                     stream.write(temporary.read_bytes())
             return
         path = path.resolve()
@@ -71,9 +70,17 @@ def is_stream(path: Path) -> bool:
     return False
 
 
-def open_stream(path: Path) -> BinaryIO:
-    """Open a device, a pipe or an open file for writing, without a buffer."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb", buffering=0)
+def open_stream(path: Path) -> int:
+    """Open a device, a pipe or an open file for writing; return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND)
+
+
+def check_output(path: Path) -> None:
+    """Raise OptionError for an output file that is a folder, or in a folder that does not exist."""
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; name a file in it")
+    if not is_stream(path) and not path.absolute().parent.is_dir():
+        raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
 
 
 def replace_file(temporary: Path, path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from regard.decoding.engine.shortlist import FILE_NAME as SHORTLIST
 from regard.errors import DataError, FolderError, OptionError
-from regard.files.atomic import is_stream
+from regard.files.atomic import check_output, is_stream, open_stream
 from regard.files.checksums import file_sha256
 from regard.files.lock import lock_file
 from regard.files.progress import track
@@ -170,11 +170,8 @@ def open_output(path: Path) -> Stream | File:
         return Stream(1, "standard output")
     if is_stream(path):
         with convert_write_errors(str(path)):
-            return Stream(os.open(path, os.O_WRONLY | os.O_APPEND), str(path), packing(path))
-    if path.is_dir():
-        raise OptionError(f"{path} is a folder; name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+            return Stream(open_stream(path), str(path), packing(path))
+    check_output(path)
     return File(path.resolve() if path.is_symlink() else path, packing(path))
 
 
