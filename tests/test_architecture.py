@@ -114,3 +114,21 @@ def test_a_class_name_has_one_meaning():
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, count in names.items() if count > 1} == SAME_MEANING
+
+
+# Python ends daemon threads at exit wherever they are; one that frees or computes a tensor then aborts the process.
+DAEMONS = {
+    "cli/explore.py": "opens a browser",
+    "data/text_files.py": "decompresses, and waits while nobody reads",
+    "files/progress.py": "writes to standard error",
+    "serving/request_batching.py": "serve() closes the workers; a service that is not closed may end with its process",
+}
+
+
+def test_threads_that_hold_tensors_are_no_daemons():
+    daemons = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if "daemon=True" in path.read_text(encoding="utf-8")
+    }
+    assert daemons == set(DAEMONS)

@@ -5,6 +5,8 @@ Covers scoring.py, token_stream.py.
 """
 
 import _thread
+import subprocess
+import sys
 import threading
 import time
 
@@ -238,6 +240,31 @@ def test_a_model_in_training_is_searched_without_dropout_and_stays_in_training()
     model.train()
     assert as_tuples(translate_tokens(model, [SOURCE])) == as_approx_tuples(expected)
     assert model.training
+
+
+def test_a_process_ends_after_its_workers_have_freed_their_tensors():
+    """Python 3.11 aborts if a daemon thread frees a tensor while it exits."""
+    code = """if True:
+        import threading, time
+        import torch
+        from regard.decoding.batching import run_workers
+
+        class Slow:
+            tensors = [torch.ones(2)]
+            def __del__(self):
+                time.sleep(0.5)
+                self.tensors.clear()
+                print("freed", flush=True)
+
+        memory = threading.local()
+        def work():
+            memory.kept = Slow()  # freed after the last line of the thread
+        run_workers(work, 2, threading.Event())
+        print("end", flush=True)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split()) == ["end", "freed", "freed"]
 
 
 def test_an_interrupt_stops_all_workers_at_once():

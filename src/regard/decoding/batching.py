@@ -153,7 +153,8 @@ def _search_batches(
 def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
     """Run `work` in several threads, one core each; an error or Ctrl-C stops all of them.
 
-    Threads are enough, since torch and the engine release the GIL.
+    Threads are enough, since torch and the engine release the GIL. They are no daemons: Python ends daemons
+    at exit wherever they are, and one that is freeing a tensor then aborts the process.
     """
     work = with_interventions(work)
     errors: list[BaseException] = []
@@ -170,7 +171,7 @@ def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -
         finally:
             event.set()
 
-    threads = [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended]
+    threads = [threading.Thread(target=guarded, args=(event,)) for event in ended]
     threads_before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

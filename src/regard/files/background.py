@@ -25,8 +25,8 @@ class Background:
         with self._changed:
             self._jobs.append(job)
             if self._thread is None:
-                # A daemon: it may be killed at exit, because folders are written atomically.
-                self._thread = threading.Thread(target=self._work, name="regard-writer", daemon=True)
+                # No daemon: Python waits for it at exit; see run_workers in decoding/batching.py.
+                self._thread = threading.Thread(target=self._work, name="regard-writer")
                 self._thread.start()
 
     def wait(self) -> None:

@@ -156,6 +156,5 @@ def serve(
     complete = not server.force_exit and not server.cancelled and not service.metrics.in_flight
     if not complete:
         service.cancel_all()
-    if not server.force_exit:
-        service.batcher.close(None if complete else CANCEL_SECONDS)
+    service.batcher.close(None if complete else CANCEL_SECONDS)
     return complete

@@ -45,7 +45,7 @@ class TokenStream:
         self._stop = threading.Event()
         self._deadline = self._loop.time() + pool.seconds
         pool.running += 1
-        threading.Thread(target=self._run, name="regard-stream", daemon=True).start()
+        threading.Thread(target=self._run, name="regard-stream").start()
 
     async def pieces(self) -> AsyncGenerator[str]:
         """Yield the pieces as they are generated."""
