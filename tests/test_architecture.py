@@ -116,12 +116,12 @@ def test_a_class_name_has_one_meaning():
     assert {name for name, count in names.items() if count > 1} == SAME_MEANING
 
 
-# Python ends daemon threads at exit wherever they are; one that frees or computes a tensor then aborts the process.
+# Python ends daemon threads at exit wherever they are; one that uses a tensor then aborts the process.
 DAEMONS = {
     "cli/explore.py": "opens a browser",
     "data/text_files.py": "decompresses, and waits while nobody reads",
     "files/progress.py": "writes to standard error",
-    "serving/request_batching.py": "serve() closes the workers; a service that is not closed may end with its process",
+    "serving/request_batching.py": "serve() closes the workers",
 }
 
 

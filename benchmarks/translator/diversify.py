@@ -2,11 +2,13 @@
 
     python -m benchmarks.translator.diversify sources DIRECTIONS FOLDER
     regard translate -i FOLDER/sources.txt -o FOLDER/translations.txt.xz --model MODEL --beam 4
+    regard translate -i FOLDER/sources.txt -o FOLDER/samples-1.txt.xz --model MODEL --sample --top-k 10
     python -m benchmarks.translator.diversify rows DIRECTIONS FOLDER
 
 The sources are all sentences of Tatoeba's training set: English into German and French, the others into
 English. A translation is the target of a forward row, and the source of a backward row, whose target is the
-sentence that a person wrote. Rows that share a side with a validation or test row are left out, as in
+sentence that a person wrote. Sampled translations (any number of files samples-N.txt.xz, or none) are only
+sources (Edunov et al. 2018). Rows that share a side with a validation or test row are left out, as in
 prepare.py. DIRECTIONS has the files of prepare.py; the rows are written there.
 """
 
@@ -23,7 +25,7 @@ from regard.errors import DataError
 from regard.files.atomic import write_file
 from regard.files.progress import track
 
-TRANSLATIONS = "translations.txt.xz"
+TRANSLATIONS, SAMPLES = "translations.txt.xz", "samples-*.txt.xz"
 KINDS = ("forward", "backward")
 MAX_RATIO, FREE = 3.0, 5  # words of the longer side: at most 3 per word of the other, and 5 more
 
@@ -56,9 +58,9 @@ def is_plausible(pair: Pair) -> bool:
     return min(lengths) > 0 and max(lengths) <= MAX_RATIO * min(lengths) + FREE
 
 
-def read_translations(directions: Path, folder: Path) -> dict[str, tuple[str, str]]:
+def read_translations(directions: Path, path: Path) -> dict[str, tuple[str, str]]:
     """Language and translation of each source, which has the token of its target language."""
-    sources, path = distinct_sources(directions), folder / TRANSLATIONS
+    sources = distinct_sources(directions)
     with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
         translations = [line.rstrip("\n") for line in file]
     if len(translations) != len(sources):
@@ -89,21 +91,26 @@ def new_rows(
 
 
 def write_rows(directions: Path, folder: Path) -> None:
-    """Write a file of forward and a file of backward rows."""
-    translated, held_out = read_translations(directions, folder), read_held_out(directions)
-    for kind in KINDS:
-        out, written = directions / f"{kind}.train.tsv", 0
-        with out.open("w", encoding="utf-8", newline="\n") as file:
-            for line, _ in new_rows(kind, translated, held_out):
-                file.write(line)
-                written += 1
-        print(f"{out.name}: {written:,} rows of {len(translated):,}", flush=True)
+    """Write forward.train.tsv, backward.train.tsv, and samples-N.train.tsv for each file of samples."""
+    held_out = read_held_out(directions)
+    for path in (folder / TRANSLATIONS, *sorted(folder.glob(SAMPLES))):
+        translated = read_translations(directions, path)
+        names = {kind: kind for kind in KINDS}
+        if path.name != TRANSLATIONS:
+            names = {path.name.removesuffix(".txt.xz"): "backward"}
+        for name, kind in names.items():
+            out, written = directions / f"{name}.train.tsv", 0
+            with out.open("w", encoding="utf-8", newline="\n") as file:
+                for line, _ in new_rows(kind, translated, held_out):
+                    file.write(line)
+                    written += 1
+            print(f"{out.name}: {written:,} rows of {len(translated):,}", flush=True)
 
 
 def write_forward_rows(directions: Path, folder: Path) -> None:
     """Write forward.DIRECTION.train.tsv: sentences and their translations, for students (Kim & Rush 2016)."""
     files: dict[str, list[str]] = {}
-    translated = read_translations(directions, folder)
+    translated = read_translations(directions, folder / TRANSLATIONS)
     for line, direction in new_rows("forward", translated, read_held_out(directions)):
         files.setdefault(direction, []).append(line)
     for direction, rows in files.items():
@@ -118,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("step", choices=("sources", "rows"))
     parser.add_argument("directions", type=Path, help="folder of the files per direction, by prepare.py")
-    parser.add_argument("folder", type=Path, help="folder of sources.txt and translations.txt.xz")
+    parser.add_argument("folder", type=Path, help="folder of sources.txt and translations")
     options = parser.parse_args(argv)
     if options.step == "rows":
         write_rows(options.directions, options.folder)
