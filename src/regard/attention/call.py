@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor, is_grad_enabled, nn
 from torch._C import (
     _is_any_autocast_enabled,  # type: ignore[attr-defined]  # four times as fast as asking for one device
 )
@@ -20,6 +20,7 @@ from regard.attention.bias import Bias, DenseBias, PositionBias
 from regard.attention.devices import check_device
 from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive, ScaledDot
 from regard.attention.grid import Grid, Index
+from regard.attention.kernel_hints import has_plain_call
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
 from regard.attention.packed import check_alignment
@@ -253,7 +254,7 @@ def signature(
         mask_signature = _option_signature(mask, Dense)
         return None if mask_signature is None else (*inputs, mask_signature)
     options = (
-        _option_signature(energy),
+        None if _is_hooked(energy) else _option_signature(energy),
         None if mask is None else _option_signature(mask, Dense),
         None if bias is None else _option_signature(bias, DenseBias),
         _option_signature(normalize),
@@ -444,12 +445,17 @@ def _dropout(dropout: object) -> float:
 
 def wrap_energy(x: EnergyLike) -> Energy:
     if isinstance(x, Energy):
-        return x
+        return Custom(x) if _is_hooked(x) else x
     if callable(x) and not isinstance(x, type):
         return Custom(x)
     raise OptionError(
         f"energy must be an Energy such as ScaledDot() or a function of (query, key), got {_describe(x)}"
     )
+
+
+def _is_hooked(energy: object) -> bool:
+    """True for a module with hooks: kernels compute energies from the parameters and would skip them."""
+    return isinstance(energy, nn.Module) and isinstance(energy, Energy) and not has_plain_call(energy)
 
 
 def wrap_mask(x: object) -> Mask | None:

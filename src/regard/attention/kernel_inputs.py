@@ -31,7 +31,7 @@ def needs_clearing(call: Call) -> bool:
 def clear_unseen(call: Call) -> Call:
     """Zero queries that see no key, and keys and values that no query sees; so their gradients are 0 too."""
     if call.is_empty or (
-        can_read_values(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
+        can_read_values(call.query) and all(is_finite(x) for x in (call.query, call.key, call.value))
     ):
         return call
     rows, keys = _seen(call)
@@ -43,7 +43,7 @@ def clear_unseen(call: Call) -> Call:
     return replace(call, query=call.query.masked_fill(hidden, 0.0), key=key, value=value)
 
 
-def _is_finite(x: Tensor) -> bool:
+def is_finite(x: Tensor) -> bool:
     """Whether all elements are finite: a finite sum implies it, and costs less than an elementwise check."""
     return math.isfinite(x.detach().sum().item())
 
@@ -168,23 +168,32 @@ def dense_bias(call: Call) -> Tensor | None:
         assert allowed is not None
         bias = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
     else:
-        bias = subtract_row_max(bias) if call.bias_may_mask and call.softcap is None else bias
-        bias = bias / call.temperature if call.temperature != 1.0 else bias
+        bias = subtract_row_max(bias, allowed) if call.bias_may_mask and call.softcap is None else bias
+        bias = divide_bias(bias, call.temperature)
     if allowed is not None:
         bias = torch.where(allowed, bias, -math.inf)
     return call.merge_pairs(bias.expand(*bias.shape[:-2], call.Tq, call.Tk))
 
 
-def subtract_row_max(bias: Tensor) -> Tensor:
-    """The bias minus its row maximum, which does not change a softmax.
+def subtract_row_max(bias: Tensor, allowed: Tensor | None) -> Tensor:
+    """The bias minus the maximum that each row has at allowed keys, which does not change a softmax.
 
-    A fused backward pass recomputes weights from energy − log Σ exp; in a row of −1e9 that difference would
-    have no correct digit.
+    Energies lose their digits beside a bias of −1e9; a fused backward pass, which recomputes weights from
+    energy − log Σ exp, would have no correct one.
     """
     if bias.shape[-1] == 0:
         return bias
-    top = bias.detach().amax(-1, keepdim=True)
+    seen = bias.detach() if allowed is None else torch.where(allowed, bias.detach(), -math.inf)
+    top = seen.amax(-1, keepdim=True)
     return bias - torch.where(top.isfinite(), top, 0.0)
+
+
+def divide_bias(bias: Tensor, temperature: float) -> Tensor:
+    """The bias divided by the temperature; finite values stay finite, as only −∞ masks."""
+    if temperature >= 1.0:
+        return bias if temperature == 1.0 else bias / temperature
+    limit = 0.999 * torch.finfo(bias.dtype).max * temperature
+    return torch.where(bias.isfinite(), bias.clamp(-limit, limit), bias) / temperature
 
 
 def dense_shape(call: Call, with_mask: bool = True) -> list[int]:
@@ -198,9 +207,17 @@ def dense_shape(call: Call, with_mask: bool = True) -> list[int]:
 
 
 def readable(x: Tensor) -> Tensor:
-    """Return x, copied if its last axis is not contiguous or its negation is lazy."""
-    x = x.resolve_neg()
+    """Return x, copied if its last axis is not contiguous, its rows overlap or its negation is lazy."""
+    x = separate_rows(x.resolve_neg())
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def separate_rows(x: Tensor) -> Tensor:
+    """Return x, copied if its rows overlap in memory, as in a view by `unfold`.
+
+    torch's fused kernel for CPUs reads overlapping queries beyond their end.
+    """
+    return x.contiguous() if x.shape[-2] > 1 and x.stride(-2) < x.shape[-1] else x
 
 
 def with_dense_mask(call: Call) -> Call:

@@ -287,14 +287,16 @@ class _ScoreModifiers:
         if bias is not None and call.bias_may_mask:
             allowed_by_bias = bias != -math.inf
             allowed = allowed_by_bias if allowed is None else allowed & allowed_by_bias
-            bias = subtract_row_max(bias) if call.softcap is None else bias
+            if call.softcap is None:
+                seen = allowed if self.band is None or call.mask is None else call.mask.allowed(grid)
+                bias = subtract_row_max(bias, seen)
         self.hidden = None if allowed is None else self._merge_leading(~allowed)
         self.bias = None if bias is None else self._merge_leading(bias)
         if call.gate is not None:
             gate = call.gate
-            self.factor = self._merge_leading(
-                gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
-            )
+            factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
+            seen = allowed if self.band is None or call.mask is None else call.mask.allowed(grid)
+            self.factor = self._merge_leading(factor if seen is None else torch.where(seen, factor, 0.0))
 
     def _merge_leading(self, x: Tensor) -> Tensor:
         """(*leading, heads, n, m), axes 1 or missing → (sequences or 1, heads or 1, n or 1, m or 1)."""

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.kernel_hints import has_plain_call
 from regard.attention.kernels.triton import is_installed
 from regard.attention.kernels.triton_launch import padded_dim
 from regard.attention.tracing import tracer
 from regard.layers.dropout import STEPS, Dropout
-from regard.layers.linear import has_plain_call
 from regard.layers.residual import LayerNorm, Residual
 
 MAX_DIM = 4096  # a program holds whole rows in registers

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.nn.modules.module import _has_any_global_hook
 
+from regard.attention.kernel_hints import has_plain_call
 from regard.attention.tracing import tracer
 from regard.errors import ShapeError
 
@@ -40,18 +40,6 @@ def is_plain(layer: nn.Module) -> bool:
     Wrappers and parametrised layers have a class of their own.
     """
     return type(layer) in (Linear, nn.Linear) and has_plain_call(layer)
-
-
-def has_plain_call(module: nn.Module) -> bool:
-    """True if calling a module only runs the `forward` of its class: not patched, compiled or hooked."""
-    if "forward" in vars(module) or module._compiled_call_impl is not None or _has_any_global_hook():
-        return False
-    return not (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 def check_input(name: str, x: Tensor, dim: int) -> None:

@@ -9,13 +9,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention.call import MaskLike
+from regard.attention.kernel_hints import has_plain_call
 from regard.attention.position_masks import Causal
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.fused_parts import is_enabled
 from regard.layers.fused_residual import Sublayer, can_fuse, run_sublayers
 from regard.layers.kv_cache import Cache
-from regard.layers.linear import has_plain_call
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.residual import Residual, make_norm
 from regard.models.attention_options import (

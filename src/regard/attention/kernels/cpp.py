@@ -71,8 +71,9 @@ class Cpp(Kernel):
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
             if call.bias_may_mask and call.softcap is None:
-                values = kernel_inputs.subtract_row_max(values)
-            values = values / call.temperature
+                seen = allowed if call.mask is None else call.mask.allowed(call.grid())
+                values = kernel_inputs.subtract_row_max(values, seen)
+            values = kernel_inputs.divide_bias(values, call.temperature)
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
         if allowed is not None:
             bias = _masked(bias, allowed)

@@ -114,7 +114,9 @@ def plain_attention(
     else:
         weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
     with no_autocast(v):
-        return (weights @ upcast(v)).to(v.dtype)
+        out = (weights @ upcast(v)).to(v.dtype)
+    # The gradient of an empty row may be NaN; 0 · NaN would reach all values.
+    return out if hidden is None else out.masked_fill(empty, 0.0)
 
 
 def _hidden(added: Tensor | None, causal: tuple[int, int] | None, device: torch.device) -> Tensor | None:

@@ -945,7 +945,7 @@ struct Backward {
         std::memset(g_rows, 0, BR * Dvp * 4);
         for (int64_t r = 0; r < BR; r++) {
             level[r] = INF, inverse[r] = 0.0f;  // an empty row: e^(s - inf) = 0
-            if (r >= energy.rows || c.empty(b, i0 + r)) continue;
+            if (r >= energy.rows || c.empty(b, i0 + r) || c.norm.at(b, h, 1)[i0 + r] == 0.0f) continue;
             std::memcpy(g_rows + r * Dvp, c.grad.at(b, h, i0 + r), c.Dv * 4);
             level[r] = c.norm.at(b, h, 0)[i0 + r], inverse[r] = c.norm.at(b, h, 1)[i0 + r];
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
@@ -82,8 +83,10 @@ def weigh(call: Call, inputs: Inputs, stage: str = "gated") -> tuple[Tensor, Ten
     if added is not None:
         is_plain_softmax = call.is_softmax and call.softcap is None
         subtract_max = is_plain_softmax and call.bias_may_mask and stage in ("normalised", "gated")
-        scores = scores + (subtract_row_max(added) if subtract_max else added)
+        scores = scores + (subtract_row_max(added, allowed) if subtract_max else added)
     if call.softcap is not None:
+        if allowed is not None:  # nor may a masked NaN of the bias
+            scores = scores.masked_fill(~allowed & scores.isnan(), 0.0)
         scores = call.softcap * (scores / call.softcap).tanh()
     if stage == "biased":
         return scores, allowed
@@ -93,6 +96,8 @@ def weigh(call: Call, inputs: Inputs, stage: str = "gated") -> tuple[Tensor, Ten
     if call.gate is not None and stage == "gated":
         gate = call.gate
         factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
+        if allowed is not None:  # a masked NaN of the gate
+            factor = torch.where(allowed, factor, 0.0)
         weights = weights * factor.to(weights.dtype)
     return weights, allowed
 

@@ -32,9 +32,10 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.tracing import broadcasts, statically_true
+from regard.attention.tracing import broadcasts, can_read_values, statically_true
 from regard.errors import KernelError
 
+FEW_KEYS = 16  # torch's kernel for CPUs gives zeros instead of NaN with fewer
 TEMPERATURES = (1e-4, 1e4)  # outside of this range scaled energies could overflow the dtype
 FUSED = {
     "ScaledDotProductFlashAttentionForCpuBackward0",
@@ -142,7 +143,7 @@ class Sdpa(Kernel):
 def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
     """torch's SDPA; on a GPU in our order of backends: on Hopper, torch always tries cuDNN first."""
     if machine.kind != "cuda":
-        return scaled_dot_product_attention
+        return _sdpa_cpu
     cudnn_first = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
     return _sdpa_cudnn_first if cudnn_first else _sdpa_cudnn_last
 
@@ -340,11 +341,35 @@ def _sdpa(
 ) -> Tensor:
     if machine.tracer is not None:
         return scaled_dot_product_attention(
-            q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
+            kernel_inputs.separate_rows(q), k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
         )
     sdpa = _sdpa_function(call, machine)
     out = sdpa(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped)
     return _second_derivatives(out) if _has_second_derivatives(call, machine) else out
+
+
+def _sdpa_cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's SDPA without two faults of its fused kernel for CPUs.
+
+    It reads overlapping queries beyond their end, and with few keys a row of NaN scores gives zeros.
+    """
+    few_keys = k.shape[-2] < FEW_KEYS and can_read_values(q)
+    if few_keys and not (kernel_inputs.is_finite(q) and kernel_inputs.is_finite(k)):
+        return plain_attention(DotForm(q, k, scale), v, mask, causal=is_causal)
+    q = kernel_inputs.separate_rows(q)
+    return scaled_dot_product_attention(
+        q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
 
 
 def _sdpa_in_order(order: list[int]) -> Callable[..., Tensor]:

@@ -170,7 +170,8 @@ def _tile_bias(call: Call, tile: QueryTile) -> tuple[Tensor | None, Tensor | Non
     else:
         query = reference.selected_inputs(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
-        added = (kernel_inputs.subtract_row_max(added) if call.bias_may_mask else added) / call.temperature
+        added = kernel_inputs.subtract_row_max(added, allowed) if call.bias_may_mask else added
+        added = kernel_inputs.divide_bias(added, call.temperature)
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
     added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
@@ -203,6 +204,9 @@ class _FusedTiles(torch.autograd.Function):
             tile_out, tile_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q[b, :, i], k[b, :, j], v[b, :, j], 0.0, False, attn_mask=added, scale=scale
             )
+            if j.stop - j.start < sdpa.FEW_KEYS:
+                nan = q[b, :, i].isnan().any(-1) | k[b, :, j].isnan().any(-1).all(-1, keepdim=True)
+                tile_out = tile_out.masked_fill(nan[..., None], math.nan)
             out[b, :, i], lse[b, :, i] = _zero_other_rows(tile_out, rows), tile_lse
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, VersionCheck(call)
