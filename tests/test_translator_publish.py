@@ -91,7 +91,7 @@ def test_the_card_has_the_scores_of_the_log(work, monkeypatch):
         "## Data\n", "## Scores\n", "## Reproduce\n", "## Limits\n",
         "7 steps, 3 M target tokens, 1.5e+09 FLOPs, 1.5 minutes on one nothing, seed 2",
         record["signatures"]["chrf"], "Cats do not like dogs. → ",
-        "regard train tatoeba-en-de-fr-continued\n",
+        "regard train tatoeba-en-de-fr-sampled\n",
         json.loads((work / "results" / "data.json").read_text())["europarl.en-fr.test.tsv.xz"]["sha256"],
     ):  # fmt: skip
         assert text in entry.card, text

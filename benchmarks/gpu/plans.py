@@ -72,37 +72,15 @@ def curve(step: str, options: str) -> str:
     return f"python -m benchmarks.translator.curve {step} {options}"
 
 
-def translator(
-    step: str, seconds: float, options: str = "", share: float = 0.0, side_by_side: bool = False
-) -> Step:
-    """A step of benchmarks.translator.session; its name ends with the name of the run."""
+def translator(step: str, seconds: float, share: float = 0.0) -> Step:
     minutes = " --minutes {minutes}" if share else ""
-    command = f"python -m benchmarks.translator.session {step}{minutes} {options}"
-    name = "-".join([step, *options.split("--name ")[1:]]).split(" ")[0]
-    return Step(name, command, seconds, share=share, side_by_side=side_by_side)
+    return Step(step, f"python -m benchmarks.translator.session {step}{minutes}", seconds, share=share)
 
 
 CURVE = "--lr 0.001 --warmup 1500 --out {out}/curve-0.001.json"
-TINY_CURVE = "--tiny --work build/translator/curve-tiny"
-DIVERSIFIED = "build/translator/diversified"
-TRANSLATIONS = tuple(f"{DIVERSIFIED}/{name}.txt.xz" for name in ("translations", "samples-1", "samples-2"))
-PLAIN = "--set tokenizer.dropout=0"  # beside the recipe's BPE-dropout
-PREPARE = "python3 -m benchmarks.translator.session prepare-student"
-PREPARE_BOTH = f'sh -c \'{PREPARE} "$@" && {PREPARE} {PLAIN} "$@"\' sh'
-TINY_TRAINING = (
-    "data.limit=300 model.dim=32 schedule.warmup=2 training.steps=3 training.validate_every=3 "
-    "training.graph=false"
-)
-MULTI30K = Step(
-    "multi30k",
-    # without its table, which has test scores: the choice is made on validation scores
-    "env REGARD_WORKERS=2 sh -c 'python3 -m benchmarks.recipes \"$@\" > /dev/null' sh "
-    "multi30k-en-de multi30k-en-fr --jobs 6 "
-    "--set tokenizer.dropout=0.1 --set tokenizer.variants=32 --out {work}/multi30k",
-    600,
-    side_by_side=True,
-    tiny="--device cpu --jobs 2 " + " ".join(f"--set {value}" for value in TINY_TRAINING.split()),
-    results=("{work}/multi30k/results.json",),
+TINY_CURVE = "--tiny --jobs 2 --work build/translator/curve-tiny"
+TRANSLATIONS = tuple(
+    f"build/translator/diversified/{name}.txt.xz" for name in ("translations", "samples-1", "samples-2")
 )
 
 PLANS = {
@@ -115,25 +93,25 @@ PLANS = {
         ),
         EUROPARL_CALLS,
     ),
-    "translator": Plan(
+    "curve": Plan(
         (
-            MULTI30K,
             Step(
-                "curve-prepare", f"env REGARD_WORKERS=14 {curve('prepare', '--models 23MiB')}", 90,
-                tiny=TINY_CURVE,
+                "curve-prepare", f"env REGARD_WORKERS=4 {curve('prepare', '--jobs 4')}", 150, tiny=TINY_CURVE
             ),
-            Step("prepare-student", PREPARE_BOTH, 250, side_by_side=True),
             Step(
-                "curve", curve("train", f"--models 23MiB --minutes 15 {CURVE}"), 400,
+                "curve", curve("train", f"--jobs 7 --minutes {{minutes}} {CURVE}"), 110, share=1.0,
                 tiny=f"{TINY_CURVE} --train-steps 20",
             ),
-            translator("student", 40, f"--jobs 2 {PLAIN} --name plain", share=0.97, side_by_side=True),
-            translator("student", 40, "--jobs 2", share=1.0),
-            translator("finish", 20, "--name plain"),
-            translator("finish", 20),
         ),
         (
-            Call((WHEELS, "build/translator/data", "build/data/multi30k")),
+            Call((WHEELS, "build/translator/data")),
+            Call(TRANSLATIONS[:1], weights=("tatoeba-en-de-fr",)),
+        ),
+    ),
+    "translator": Plan(
+        (translator("prepare-student", 250), translator("student", 50, share=1.0), translator("finish", 25)),
+        (
+            Call((WHEELS, "build/translator/data")),
             Call(TRANSLATIONS, weights=("tatoeba-en-de-fr",)),
         ),
     ),

@@ -71,7 +71,7 @@ EXAMPLES = (
 )
 ENTARTER = "The French verb of the lecture's second example, *entarter*, is in {} of the training rows"
 PLAN = "`benchmarks/translator`"
-RECIPE = "`tatoeba-en-de-fr`, then `tatoeba-en-de-fr-continued`"
+RECIPE = "`tatoeba-en-de-fr`, `tatoeba-en-de-fr-continued`, `tatoeba-en-de-fr-sampled`"
 PEERS = {"tatoeba": "47.3 / 55.4 / – / –†, OPUS-MT (74 M parameters) on its own Tatoeba split"}
 GOALS = {"en-de": 50, "de-en": 56, "en-fr": 54, "fr-en": 57}  # BLEU on Tatoeba test
 
@@ -101,7 +101,7 @@ def install(
             )
     stored = {name: value for name, value in vars(view).items() if value is not None}
     card = model.card | {
-        "recipe": _named(model.card["recipe"], f"{NAME}-continued" if first else NAME),
+        "recipe": _named(model.card["recipe"]),
         "name": folder.name,
         "directions": list(DIRECTIONS),
         "decoding": DECODING,
@@ -110,7 +110,7 @@ def install(
     if first is not None:
         earlier = regard.load(first).card
         card["first"] = {key: earlier[key] for key in (*TRAINING, "first") if key in earlier}
-        card["first"]["recipe"] = _named(earlier["recipe"], NAME)
+        card["first"]["recipe"] = _named(earlier["recipe"])
     if '"/' in json.dumps(card):
         raise OptionError(f"card.json of {source} names a path of a machine; use `regard quantize --publish`")
 
@@ -127,10 +127,9 @@ def install(
     print(f"{folder}: {size / 2**20:.2f} MiB, beam {BEAM}, alignment by {stored}")
 
 
-def _named(recipe: dict[str, Any], name: str) -> dict[str, Any]:
-    """The recipe of a run with the name and description of the included one, which has the same settings."""
-    included = read_yaml(recipe_files()[name])
-    return recipe | {"name": name, "about": included["about"]}
+def _named(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The recipe of a run with the description of the included one, which has the same settings."""
+    return recipe | {"about": read_yaml(recipe_files()[recipe["name"]])["about"]}
 
 
 def choose_view(model: Any, data: Path) -> tuple[View, dict[str, Any]]:

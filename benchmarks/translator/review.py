@@ -29,12 +29,12 @@ TABLE = "review.tsv"
 PAGE = Path("docs/translations.md")
 EXAMPLE = "I need a hammer to nail the boards."
 FIGURE = (  # drawn for EXAMPLE, one of the rows
-    '![The attention matrix of the translation "Ich brauche einen Hammer, um die Koffer zu nail.": '
-    '"Koffer" attends to "boards.", "nail." to "nail"](images/copied-word.svg '
+    '![The attention matrix of the translation "Ich brauche einen Hammer bis zum Nagel der Boote.": '
+    '"Nagel" attends to "nail", "Boote." to "boards."](images/copied-word.svg '
     '"python docs/images/draw.py copied-word")',
     "",
-    '*One of the rows below: "Koffer" (suitcases) attends to "boards" and "nail" to itself, so the model',
-    "looks at the right words and does not know them. The matrix is that of",
+    '*One of the rows below: "Nagel" (the nail) attends to "nail" and "Boote" (boats) to "boards", so',
+    "the model looks at the right words, and knows neither the verb nor the boards. The matrix is that of",
     f'`regard translate "{EXAMPLE}" --to de --show`.*',
 )
 ROWS, SEED = 50, 1  # of each direction

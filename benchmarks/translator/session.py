@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from regard.models.catalog import BUNDLED
 ROOT = Path("build/translator")  # ignored by git
 RECIPE = Path("recipes/tatoeba-en-de-fr-sampled.yaml")
 START = BUNDLED / "tatoeba-en-de-fr"  # training continues from it
-STUDENT_STEPS = 64  # steps a second of all trainings on one H200: 70 between validations and epochs
+STUDENT_STEPS = 64  # steps a second on one H200: 70 between validations and epochs
 TINY = (
     "model.dim=32",
     "model.encoder={kind: transformer, layers: 1, heads: 2, inner: 64, norm: pre}",
@@ -74,7 +73,7 @@ class Session:
 
     # Training
 
-    def prepare_student(self, changes: Sequence[str] = ()) -> None:
+    def prepare_student(self) -> None:
         """Write the student's rows and start, and fill the cache with its training set: CPU cores only."""
         from regard.data.datasets import load_corpus
         from regard.recipe.loading import load_recipe
@@ -85,29 +84,20 @@ class Session:
                 self.diversify()
             diversify.write_rows(self.directions, self.translations)
             everyday.add_characters(regard.load(START), self.start)
-        recipe = load_recipe(RECIPE, [*self._student_options(), *changes])
+        recipe = load_recipe(RECIPE, self._student_options())
         tokens = regard.load(self.start).source_tokenizer
         load_corpus(recipe.data, recipe.tokenizer, seed=recipe.seed, given=(tokens, tokens))
 
-    def student(
-        self, minutes: float, name: str = "student", jobs: int = 1, changes: Sequence[str] = ()
-    ) -> None:
-        """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes.
-
-        Args:
-            minutes: of training in all, also of a resumed run.
-            name: of the run.
-            jobs: trainings that share the GPU.
-            changes: overrides of the recipe.
-        """
+    def student(self, minutes: float) -> None:
+        """Continue the bundled translator; the learning rate is 0 after the steps that fit in the minutes."""
         from regard.training.trainer import resume, train
 
-        folder, limit = self.run(name), f"training.minutes={minutes}"
+        folder, limit = self.run("student"), f"training.minutes={minutes}"
         if (folder / "recipe.yaml").is_file():  # the learning rate depends on the steps, so they stay
             resume(folder, overrides=[limit])
             return
-        steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS / jobs)
-        options = [limit, f"training.steps={steps}", *changes]
+        steps = 5 if self.tiny else round(60 * minutes * STUDENT_STEPS)
+        options = [limit, f"training.steps={steps}"]
         options += ["schedule.warmup=2", *TINY_RUN] if self.tiny else []
         train(RECIPE, folder=folder, overrides=[*self._student_options(), *options])
 
@@ -140,17 +130,15 @@ class Session:
 
     # What comes back
 
-    def finish(self, out: Path, name: str = "student") -> None:
-        """Store a student in int8, score it on the validation sets and write what comes back."""
+    def finish(self, out: Path) -> None:
+        """Store the student in int8, score it on the validation sets and write what comes back."""
         from regard.interchange.quantize import quantize_folder
 
-        stored = self.work / "int8" / name
-        print(quantize_folder(self.run(name), stored, overwrite=True, publish=True), flush=True)
+        stored = self.work / "int8" / "student"
+        print(quantize_folder(self.run("student"), stored, overwrite=True, publish=True), flush=True)
         transfer.pack(stored, out)
-        logs = self.work / "logs"
-        logs.mkdir(exist_ok=True)
-        shutil.copy(self.run(name) / "log.jsonl", logs / f"{name}.log.jsonl")
-        transfer.pack(logs, out)  # one file, as few come back
+        for log in (self.work / "runs").glob("*/log.jsonl"):
+            shutil.copy(log, out / f"{log.parent.name}.log.jsonl")
         score.main([str(stored), str(self.directions), *scoring_options(20 if self.tiny else 1000)])
 
     # Small models on CPU cores
@@ -231,26 +219,14 @@ def check(data: Path) -> None:
     print("check: all steps work", flush=True)
 
 
-def run_step(
-    session: Session,
-    step: str,
-    minutes: float,
-    out: Path,
-    name: str = "student",
-    jobs: int = 1,
-    changes: Sequence[str] = (),
-) -> None:
+def run_step(session: Session, step: str, minutes: float, out: Path) -> None:
     """Run a step by name and print its seconds."""
     start = time.monotonic()
     session.prepare()
     method = getattr(session, step.replace("-", "_"))
     if step == "student":
-        method(minutes, name, jobs, changes)
-    elif step == "prepare-student":
-        method(changes)
-    elif step == "finish":
-        method(out, name)
-    elif step == "finish-companions":
+        method(minutes)
+    elif step.startswith("finish"):
         method(out)
     else:
         method()
@@ -273,11 +249,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="of training in all, also of a resumed run"
     )
-    parser.add_argument("--name", default="student", help="student, finish: name of the run")
-    parser.add_argument("--jobs", type=int, default=1, help="student: trainings that share the GPU")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="of the student's recipe"
-    )
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="folder of prepare.py")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, 500 rows of each file")
     options = parser.parse_args(argv)
@@ -290,7 +261,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         out = Path(os.environ.get("OUT", ROOT / "out"))
         session = Session(options.data, ROOT / ("tiny" if options.tiny else "work"), options.tiny)
-        run_step(session, options.step, options.minutes, out, options.name, options.jobs, options.set)
+        run_step(session, options.step, options.minutes, out)
     return 0
 
 
