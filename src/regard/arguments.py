@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from regard.errors import OptionError
@@ -74,7 +74,10 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) ->
 
 
 def encodable(name: str, texts: list[str]) -> list[str]:
-    """Check that texts have no unpaired surrogates, which tokenizers and files refuse."""
+    """The texts as plain strings, also members of an enum; raise for unpaired surrogates, which tokenizers and
+    files refuse.
+    """
+    texts = [str.__str__(text) for text in texts]
     for number, text in enumerate(texts, 1):
         try:
             text.encode("utf-8")
@@ -85,6 +88,11 @@ def encodable(name: str, texts: list[str]) -> list[str]:
                 "character; replace it, as by text.encode('utf-8', 'replace').decode()"
             ) from None
     return texts
+
+
+def reusable(value: Any) -> Any:
+    """An iterator as a list, as it can be read once only; anything else as it is."""
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def string_list(name: str, value: Any, what: str = "texts") -> list[str]:

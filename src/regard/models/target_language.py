@@ -105,7 +105,7 @@ def add_target(
         if code is not None or not text.strip():
             return text
         if to is not None:
-            return f">>{to}<< {text}"
+            return ">>" + to + "<< " + text  # not formatted: `to` may be a member of an enum
         language = common if one_language else guess_language(text) or common
         return f">>{_default_target(text, language, codes)}<< {text}"
 
@@ -172,7 +172,7 @@ def warn_of_wrong_language(texts: Sequence[str], model: Any, to: str | None) -> 
     known = directions(model)
     if language == to:
         problem = " already, the target language"
-    elif to is not None and known and f"{language}-{to}" not in known:
+    elif to is not None and known and language + "-" + to not in known:
         first = f"; translate it into {PIVOT!r} first" if f"{language}-{PIVOT}" in known else ""
         problem = f", and this model translates {', '.join(known)}, not {language}-{to}{first}"
     elif source in guessed_languages() and source != language:

@@ -91,6 +91,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
         progress: show a progress bar.
     """
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
+    texts = arguments.reusable(texts)
     if not is_sequence(texts):
         arguments.one_or_more("texts", texts)
     model = as_model(model, "classify")

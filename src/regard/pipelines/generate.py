@@ -185,7 +185,7 @@ class PromptEncoder:
 
     def __init__(self, model: Any, multiline: bool | None) -> None:
         tokenizer: Any = getattr(model, "target_tokenizer", None)
-        if tokenizer is None or hasattr(model, "encode"):
+        if tokenizer is None or hasattr(model, "encode") or not hasattr(model, "start"):
             raise OptionError(
                 "generate needs a language model with its tokenizer, as regard.load returns it; "
                 "for a translator use translate"

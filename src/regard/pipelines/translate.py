@@ -115,6 +115,7 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     if named is not None:
         named.check_nbest(nbest)  # before the model is loaded
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
+    texts = arguments.reusable(texts)
     if not is_sequence(texts):
         arguments.one_or_more("texts", texts)
     model = as_model(model, "translate", to)
@@ -255,7 +256,7 @@ def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
 
 def _tokenizers(model: Any) -> tuple[Any, Any]:
     tokenizers = getattr(model, "source_tokenizer", None), getattr(model, "target_tokenizer", None)
-    if None in tokenizers or not hasattr(model, "encode"):
+    if None in tokenizers or not hasattr(model, "encode") or not hasattr(model, "start"):
         raise OptionError(
             "translate needs a translator with its tokenizers, as regard.load returns it; "
             "for a language model use generate"
