@@ -74,8 +74,9 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) ->
 
 
 def encodable(name: str, texts: list[str]) -> list[str]:
-    """The texts as plain strings, also members of an enum; raise for unpaired surrogates, which tokenizers and
-    files refuse.
+    """The texts as plain strings, also members of an enum.
+
+    Raises for unpaired surrogates, which tokenizers and files refuse.
     """
     texts = [str.__str__(text) for text in texts]
     for number, text in enumerate(texts, 1):

@@ -67,6 +67,30 @@ def test_a_user_table_is_scored(regard, model, tmp_path):
     assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5
 
 
+def test_a_header_names_the_columns_of_a_user_table_wherever_the_training_table_had_them(
+    regard, tmp_path, own_cache
+):
+    text = "".join(f"{i}\t{text}\t{label}\n" for i, (text, label) in enumerate(ROWS))
+    (tmp_path / "numbered.tsv").write_text(text, encoding="utf-8")
+    recipe = {
+        "name": "numbered", "task": "classify",
+        "data": {
+            **{name: [str(tmp_path / "numbered.tsv")] for name in ("train", "validation")},
+            "source": 2, "target": 3,
+        },
+        "tokenizer": {"kind": "word", "size": 20},
+        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "embedding"}, "pooling": "mean"},
+        "optimizer": {"lr": 0.1}, "schedule": {"kind": "constant"},
+        "training": {"steps": 30, "device": "cpu", "threads": 1},
+    }  # fmt: skip
+    folder = train(recipe, folder=tmp_path / "run", quiet=True).folder
+    table(tmp_path / "own.csv", [("good", "yes"), ("bad", "yes"), ("so good", "yes"), ("so bad", "yes")])
+    code, out, errors = regard("evaluate", folder, "--data", "own.csv", "--json")
+    assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5, errors
+    code, out, _ = regard("evaluate", folder, "--data", "numbered.tsv", "--json")  # no header: as in training
+    assert code == 0 and json.loads(out)["scores"]["accuracy"] == 1.0
+
+
 def test_the_cost_of_training_is_device_time_times_rate(regard, model):
     code, out, _ = regard("evaluate", model, "--rate", "P100", "--json")
     record = json.loads(out)

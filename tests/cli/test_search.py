@@ -126,6 +126,8 @@ def test_labels_are_suggested_reviewed_and_accepted(run_regard, model, texts, tm
         "label", texts, "-e", tmp_path / "few.tsv", "-m", model, "-o", review, "--neighbours", 3
     )
     assert code == 0 and "8 texts from 3 examples" in errors
+    counts = [int(part.split(" ")[-1]) for part in errors.split("examples: ")[1].split(";")[0].split(", ")]
+    assert sum(counts) == 8  # of the texts, without the example that is none of them
     rows = [line.split("\t") for line in review.read_text(encoding="utf-8").splitlines()]
     assert rows[0] == ["label", "suggested", "confidence", "reviewed", "id", "text"] and len(rows) == 9
     given = {row[5]: row for row in rows[1:]}
@@ -135,6 +137,10 @@ def test_labels_are_suggested_reviewed_and_accepted(run_regard, model, texts, tm
         "".join("\t".join([a, *row[1:]]) + "\n" for a, row in zip(changed, rows, strict=True)),
         encoding="utf-8",
     )
+    reviewed = review.read_bytes()
+    code, _, errors = run_regard("label", texts, "-e", tmp_path / "few.tsv", "-m", model, "-o", review)
+    assert code == 2 and "has labels that were reviewed; add --examples" in errors
+    assert review.read_bytes() == reviewed
     code, _, errors = run_regard(
         "label", texts, "-e", tmp_path / "few.tsv", "-e", review, "-m", model, "-o", tmp_path / "again.tsv"
     )
@@ -163,6 +169,10 @@ def test_wrong_input_is_an_error_of_one_sentence_and_exit_code_2(run_regard, mad
         (["search", texts, "x"], "there is no folder"),
         (["duplicates", texts, "-m", model, "-o", tmp_path / "no" / "x"], "its folder does not exist"),
         (["label", texts, "-m", model], "give examples"),
+        (
+            ["embed", "-i", texts, "-m", "tweet-names"],
+            "this tagger reads sentences that are split into words",
+        ),
         (["label", texts, "--take", "0.5"], "line 1 of"),
     ):
         code, _, errors = run_regard(*args)

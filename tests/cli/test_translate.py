@@ -125,6 +125,11 @@ def test_n_best_json_alignment_and_matrix_are_printed_on_request(folder, regard,
         (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder does not exist"),
         (["x", "--nbest", "2", "--model", "{folder}"], OptionError, "add --beam 2"),
         (
+            ["x", "--nbest", "2", "--beam", "2", "-o", "{tmp}/o.tsv", "--model", "{folder}"],
+            OptionError,
+            "a table has one translation for each row",
+        ),
+        (
             ["x", "--sample", "--beam", "2", "--model", "{folder}"],
             OptionError,
             "--sample and --beam exclude each other",

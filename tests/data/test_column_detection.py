@@ -155,7 +155,17 @@ def test_labels_are_read_with_the_names_of_the_manifest(tmp_path):
     assert rows.layout() != Table(path).layout() and find("sst2").labels == {"0": "negative", "1": "positive"}
 
 
-@pytest.mark.parametrize("header", ["", "id\ten\tde\n", "id\tEnglish\tGerman\n", "nr\tsource\ttarget\n"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "id\ten\tde\n",
+        "id\tEnglish\tGerman\n",
+        "nr\tsource\ttarget\n",
+        "id\ttext\ttranslation\n",
+        "no\tx\ty\n",
+    ],
+)
 def test_a_column_of_numbers_is_no_side_of_a_pair_if_there_are_two_others(tmp_path, header):
     body = "".join(f"{i}\tdog {i}\tHund {i}\n" for i in range(8))
     rows = open_files([write(tmp_path / "a.tsv", header + body)], None, None, True)
@@ -164,7 +174,7 @@ def test_a_column_of_numbers_is_no_side_of_a_pair_if_there_are_two_others(tmp_pa
     assert next(iter(open_files([numbers], None, None, True))) == ("0", "number 0")
 
 
-@pytest.mark.parametrize("header", ["english,german", "English,German", "en,de"])
+@pytest.mark.parametrize("header", ["english,german", "English,German", "en,de", "text,translation"])
 def test_names_of_languages_are_a_header(tmp_path, header):
     path = write(tmp_path / "a.csv", header + "\n" + "dog,Hund\n" * 5)
     assert list(open_files([path], None, None, True)) == [("dog", "Hund")] * 5

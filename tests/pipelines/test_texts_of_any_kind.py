@@ -62,9 +62,17 @@ def test_the_target_language_may_be_a_member_of_an_enum():
 
 @pytest.mark.parametrize(
     ("function", "model"),
-    [("translate", "film-reviews"), ("translate", "tweet-names"), ("translate", "shakespeare-small")]
-    + [("generate", "tweet-names"), ("generate", "film-reviews"), ("generate", "tatoeba-en-de-fr")]
-    + [("classify", "tweet-names"), ("tag", "film-reviews"), ("classify", "shakespeare-small")],
+    [
+        ("translate", "film-reviews"),
+        ("translate", "tweet-names"),
+        ("translate", "shakespeare-small"),
+        ("generate", "tweet-names"),
+        ("generate", "film-reviews"),
+        ("generate", "tatoeba-en-de-fr"),
+        ("classify", "tweet-names"),
+        ("tag", "film-reviews"),
+        ("classify", "shakespeare-small"),
+    ],
 )
 def test_a_model_of_another_kind_is_refused_in_a_sentence(function, model):
     with pytest.raises(OptionError):

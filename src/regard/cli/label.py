@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from regard.cli.document_options import DocumentOptions, write_output
 from regard.cli.option_groups import check_outputs, grouped
+from regard.errors import for_shell
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
@@ -85,6 +87,7 @@ def _suggest(
     from regard.search.label_spreading import spread_labels
     from regard.search.label_table import LabelRow, format_table, normalize_space
 
+    _check_unreviewed(output, labelled)
     documents, vectors = _embed(files, labelled, options)
     texts = [normalize_space(document.text) for document in documents]
     known_labels = {i: labelled[text] for i, text in enumerate(texts) if text in labelled}
@@ -103,12 +106,29 @@ def _suggest(
         if document.id or i not in known_labels  # examples that are not in the files are not written again
     ]
     write_output(output, format_table(rows))
-    counts = ", ".join(f"{label} {labels.count(label):,}" for label in spread.labels)
+    count = Counter(row.label for row in rows)
+    counts = ", ".join(f"{label} {count[label]:,}" for label in spread.labels)
     confident = sum(row.confidence >= 0.9 for row in rows)
     report(
         f"{len(rows):,} texts from {len(known_labels):,} examples: {counts}; "
         f"{confident:,} with confidence at least 0.9"
     )
+
+
+def _check_unreviewed(output: Path, labelled: dict[str, str]) -> None:
+    """Raise an OptionError if the output has labels that somebody reviewed and that are no examples."""
+    from regard.errors import DataError, OptionError
+    from regard.search.label_table import normalize_space, read_table
+
+    try:
+        rows = read_table(output) if output.is_file() else []
+    except (DataError, OSError):
+        return
+    if any(row.reviewed and labelled.get(normalize_space(row.text)) != row.label for row in rows):
+        raise OptionError(
+            f"{output} has labels that were reviewed; add --examples {for_shell(output)} and write another "
+            "file, or remove it"
+        )
 
 
 def _embed(

@@ -212,6 +212,10 @@ def _check(options: TranslateOptions, show: bool, on: str | None) -> None:
     beside = options.align and not options.alignment_file and not show
     if options.output_format == "text" and nbest > 1 and beside:
         raise OptionError("--nbest lines have no room for --align; use --align-to FILE, or --json")
+    if options.output_format in ("table", "csv") and nbest > 1:
+        raise OptionError(
+            f"a table has one translation for each row, so leave out --nbest {nbest}, or use --json"
+        )
     if show and (options.output != "-" or options.output_format == "json" or on):
         raise OptionError("--show draws on the terminal; leave out -o, --json and --on, or --show")
     if on not in (None, "ray"):

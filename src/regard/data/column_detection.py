@@ -84,7 +84,13 @@ LABELLED = ColumnRoles(
         ),
     ),
 )
-PAIRS = ColumnRoles(("source", "target"), (("source", "src"), ("target", "tgt", "trg")))
+PAIRS = ColumnRoles(
+    ("source", "target"),
+    (
+        ("source", "src", "text", "sentence", "original", "input"),
+        ("target", "tgt", "trg", "translation", "translated", "reference", "output"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -270,7 +276,7 @@ def _find(name: str, first: list[str]) -> int | None:
 
 def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
     """True if line 1 looks like a header: short, distinct cells, of which one is a usual column name and does
-    not occur again in its column.
+    not occur again in its column. Of pairs, two must be, or one cell is above a column of numbers.
     """
     lower = [cell.lower() for cell in first]
     if len(set(lower)) < len(lower) or not all(
@@ -279,6 +285,10 @@ def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool
         return False
     if kind is PAIRS and len((LANGUAGES | LANGUAGE_NAMES).intersection(lower)) > 1:
         return True
+    if kind is PAIRS and len(sample.rows) > MIN_ROWS:
+        columns = (sample.column(number, True) for number in range(1, len(first) + 1))
+        if sample.width > 2 and any(map(_numeric, columns)):
+            return True
     usual = set(chain.from_iterable(kind.names))
     hits = [number for number, cell in enumerate(lower, 1) if cell in usual]
     distinct = [number for number in hits if first[number - 1] not in sample.column(number, True)]

@@ -43,6 +43,20 @@ def open_labelled(path: Path, text: str | int | None, label: str | int | None) -
     return JsonLines(path, (str(fields[0]), str(fields[1])), numbers=True)
 
 
+def names_columns(path: Path, *, labelled: bool) -> bool:
+    """True if a file is a table whose header has usual names for both columns."""
+    if not path.is_file() or suffix(path) in JSON:
+        return False
+    kind = LABELLED if labelled else PAIRS
+    try:
+        sample = detect_table(path)
+        header = choose(sample, None, None, kind).header
+    except DataError:
+        return False
+    first = {cell.strip().lower() for cell in sample.rows[0]}
+    return header and all(first.intersection(names) for names in kind.names)
+
+
 def has_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
     """True if a file has texts and labels: by the names of its columns, or because the labels recur."""
     if suffix(path) in JSON:

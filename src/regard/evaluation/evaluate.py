@@ -9,8 +9,10 @@ from typing import Any
 
 from regard.arguments import quoted
 from regard.data import corpora
+from regard.data.column_detection import column_number
 from regard.data.datasets import Split, load_split
 from regard.data.prepared_cache import hold
+from regard.data.reader_choice import names_columns
 from regard.data.row_formats import row_format_of
 from regard.data.sequence_rows import SequenceRowFormat
 from regard.data.text_files import aligned_lines
@@ -56,6 +58,9 @@ def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, An
             "corpus": data[0],
             **({k: own[k] for k in ("version", "fold", "folds") if own.get(k)} if same else {}),
         }
+    if len(data) == 1 and names_columns(Path(data[0]), labelled=card.get("task") == "classify"):
+        # The columns of the training files may have other places.
+        kept = {key: value for key, value in kept.items() if column_number(value) is None}
     return {**kept, "test": list(data)}
 
 

@@ -15,6 +15,7 @@ from regard import arguments
 from regard.attention.devices import as_device
 from regard.data.batch import Batch
 from regard.data.subword_tokenizer import SubwordTokenizer
+from regard.data.word_character_tokenizer import WordCharacterTokenizer
 from regard.errors import FolderError, OptionError
 from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
@@ -114,7 +115,7 @@ class Embedder(Model):
     def of(cls, model: Any) -> Embedder:
         """Make an embedder of any model with an encoder; an embedder is returned unchanged.
 
-        A classifier keeps its pooling; a translator or tagger gets mean pooling.
+        A classifier keeps its pooling; a translator or a tagger of subwords gets mean pooling.
         """
         if isinstance(model, cls):
             return model
@@ -124,6 +125,11 @@ class Embedder(Model):
                 "use a model with an encoder"
             )
         require_text(model, "embedding")
+        if isinstance(getattr(model, "source_tokenizer", None), WordCharacterTokenizer):
+            raise OptionError(
+                "this tagger reads sentences that are split into words, so it makes no vectors of texts; "
+                "use a translator, a classifier or an embedder"
+            )
         pooling = getattr(model, "pooling", None) or MeanPooling(model.encoder.width)
         made = cls(model.source, model.encoder, pooling)
         made.prepend_bos = getattr(model, "prepend_bos", False)

@@ -216,6 +216,11 @@ def read_config(folder: Path) -> dict[str, Any]:
             "name that `regard models` lists"
         )
     if not is_file(folder / "config.json"):
+        if is_file(folder / "recipe.yaml"):
+            raise FolderError(
+                f"the run {folder} has no model yet, as it ended before its first validation; continue it "
+                f"with `regard resume {for_shell(folder)}`"
+            )
         raise FolderError(
             f"{folder} has no config.json, so it is not a model folder; give one that `regard train` wrote"
         )

@@ -226,7 +226,7 @@ def _check_training(recipe: Recipe) -> Iterator[str]:
     if training.steps is not None and schedule.warmup > training.steps:
         yield (
             f"schedule.warmup is {schedule.warmup}, longer than the {training.steps} steps of training; "
-            "choose a shorter one"
+            f"choose a shorter one, such as schedule.warmup={training.steps // 10 or 1}"
         )
     if schedule.needs_steps and training.steps is None and training.epochs is None:
         yield (
