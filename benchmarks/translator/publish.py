@@ -129,7 +129,8 @@ def install(
 
 def _named(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe of a run with the description of the included one, which has the same settings."""
-    return recipe | {"about": read_yaml(recipe_files()[recipe["name"]])["about"]}
+    included = recipe_files().get(recipe.get("name", ""))
+    return recipe if included is None else recipe | {"about": read_yaml(included)["about"]}
 
 
 def choose_view(model: Any, data: Path) -> tuple[View, dict[str, Any]]:

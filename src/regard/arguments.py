@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from numbers import Integral
 from typing import Any
 
 from regard.errors import OptionError
@@ -21,7 +22,9 @@ def quoted(value: Any) -> str:
 
 
 def integer(name: str, value: Any, least: int = 1, most: int = MAX_SIZE, *, even: bool = False) -> int:
-    """Check for an integer between `least` and `most`."""
+    """Check for an integer between `least` and `most`; one of NumPy becomes Python's."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
         raise OptionError(
             f"{name} must be {'an even' if even else 'an'} integer of at least {least}, got {quoted(value)}"

@@ -52,7 +52,7 @@ def test_output_is_utf8_in_an_ascii_locale():
     command = [sys.executable, "-m", "regard", "translate", "Où est la gare ?", "--to", "en", "--show"]
     done = subprocess.run(command, capture_output=True, env=os.environ | ascii_locale)
     assert done.returncode == 0, done.stderr
-    assert "station" in done.stdout.decode() and "▓" in done.stdout.decode()
+    assert "station" in done.stdout.decode() and "▒" in done.stdout.decode()
 
 
 def test_the_help_names_the_commands(run_regard):

@@ -258,12 +258,13 @@ def test_https_goes_through_the_proxy_and_no_proxy_is_respected(server, monkeypa
     monkeypatch.setenv("HTTPS_PROXY", server.url)
     with pytest.raises(DataError, match="Tunnel connection failed: 403"):
         download.get("made-up")
-    assert set(server.requested) == {"CONNECT mirror.invalid:443"}
+    connect = "CONNECT mirror.invalid:443"  # other libraries of this process may use the proxy, too
+    request_count = server.requested.count(connect)
+    assert request_count
     monkeypatch.setenv("NO_PROXY", "mirror.invalid")
-    request_count = len(server.requested)
     with pytest.raises(DataError, match="cannot be fetched"):
         download.get("made-up")
-    assert len(server.requested) == request_count
+    assert server.requested.count(connect) == request_count
 
 
 def test_two_concurrent_downloads_fetch_the_corpus_once(server):
