@@ -32,7 +32,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.tracing import broadcasts, can_read_values, statically_true
+from regard.attention.tracing import broadcasts, statically_true
 from regard.errors import KernelError
 
 FEW_KEYS = 16  # torch's kernel for CPUs gives zeros instead of NaN with fewer
@@ -363,13 +363,14 @@ def _sdpa_cpu(
 
     It reads overlapping queries beyond their end, and with few keys a row of NaN scores gives zeros.
     """
-    few_keys = k.shape[-2] < FEW_KEYS and can_read_values(q)
-    if few_keys and not (kernel_inputs.is_finite(q) and kernel_inputs.is_finite(k)):
-        return plain_attention(DotForm(q, k, scale), v, mask, causal=is_causal)
     q = kernel_inputs.separate_rows(q)
-    return scaled_dot_product_attention(
+    out = scaled_dot_product_attention(
         q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+    has_zeros = k.shape[-2] < FEW_KEYS and int(out.count_nonzero()) < out.numel()
+    if has_zeros and not (kernel_inputs.is_finite(q) and kernel_inputs.is_finite(k)):
+        return plain_attention(DotForm(q, k, scale), v, mask, causal=is_causal)
+    return out
 
 
 def _sdpa_in_order(order: list[int]) -> Callable[..., Tensor]:
