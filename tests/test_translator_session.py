@@ -15,8 +15,12 @@ def test_every_step_runs_and_the_model_comes_back(tmp_path, monkeypatch):
     pairs = list(islice(corpora.find("tatoeba-sample").rows("train", "en", "de"), 600))
     for language in ("de", "fr"):  # the German sentences stand for both languages
         for corpus in ("tatoeba", "europarl"):
-            for split in ("train", "validation", "test"):
-                prepare.write_pairs(tmp_path / "data", f"{corpus}-x", language, split, pairs)
+            for split, part in (
+                ("train", pairs[:400]),
+                ("validation", pairs[400:500]),
+                ("test", pairs[500:]),
+            ):
+                prepare.write_pairs(tmp_path / "data", f"{corpus}-x", language, split, part)
     monkeypatch.setattr(session, "ROOT", tmp_path)
     session.check(tmp_path / "data")
     model = regard.load(tmp_path / "check" / "models" / "student")

@@ -350,8 +350,10 @@ def write_rows(folder: Path, seed: int, count: int = CHANGED) -> None:
     paths = [path for split in ("validation", "test") for path in folder.glob(f"*.*-*.{split}.tsv")]
     held_out = {comparable(side) for path in paths for pair in read_rows(path) for side in pair}
 
-    def allowed(pair: Pair) -> bool:
-        return held_out.isdisjoint(map(comparable, pair))
+    def allowed(rows: Iterator[Pair], most: int) -> Iterator[Pair]:
+        """The first rows without a held-out side; fewer than `most` if nearly all have one."""
+        tried = islice(rows, 20 * most)
+        return islice((pair for pair in tried if held_out.isdisjoint(map(comparable, pair))), most)
 
     for direction in DIRECTIONS:
         draw = random.Random(f"{seed} {direction}")
@@ -362,12 +364,12 @@ def write_rows(folder: Path, seed: int, count: int = CHANGED) -> None:
         parliament = read_rows(folder / f"europarl.{direction}.train.tsv")
         rows += draw.sample(parliament, min(PARLIAMENT, len(parliament)))
         with track(count, f"{direction}: writing rows in other ways", "rows") as progress:
-            for pair in islice(filter(allowed, changed), count):
+            for pair in allowed(changed, count):
                 rows.append(pair)
                 progress.advance(1)
         _write(folder / f"everyday.{direction}.train.tsv", rows, second, draw)
         rows = draw.sample(pairs, min(REVIEWED, len(pairs)))
-        rows += islice(filter(allowed, short_rows(pairs, draw)), min(SHORTS, count))
+        rows += allowed(short_rows(pairs, draw), min(SHORTS, count))
         _write(folder / f"short.{direction}.train.tsv", rows, second, draw)
 
 
