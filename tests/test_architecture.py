@@ -116,7 +116,7 @@ def test_a_class_name_has_one_meaning():
     assert {name for name, count in names.items() if count > 1} == SAME_MEANING
 
 
-# Python ends daemon threads at exit wherever they are; one that uses a tensor then aborts the process.
+# Python kills daemon threads at exit; one that is using a tensor at that moment aborts the process.
 DAEMONS = {
     "cli/explore.py": "opens a browser",
     "data/text_files.py": "decompresses, and waits while nobody reads",
@@ -125,7 +125,7 @@ DAEMONS = {
 }
 
 
-def test_threads_that_hold_tensors_are_no_daemons():
+def test_threads_that_hold_tensors_are_not_daemon_threads():
     daemons = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")

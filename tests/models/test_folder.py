@@ -101,3 +101,9 @@ def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, damage, message):
 def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FolderError, match="nowhere"):
         folders.load(tmp_path / "nowhere")
+
+
+def test_a_run_that_ended_before_its_first_validation_is_named_as_such(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("task: translate\n", encoding="utf-8")
+    with pytest.raises(FolderError, match="has no model yet, .* continue it with `regard resume "):
+        folders.read_config(tmp_path)

@@ -3,7 +3,7 @@
 A class declares hints for kernels: its mask allows one range of keys per query, its energy is a dot product,
 its bias reads these tensors. Kernels trust them. A subclass that overrides the rule, itself or by a mixin,
 would make inherited hints wrong, so they are reset: such a subclass declares its own, or kernels treat it as
-unknown.
+unknown. Kernels also bypass the call of an energy that is a module, so its hooks count: `has_plain_call`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.attention.bias import Bias
 from regard.attention.call import Call
-from regard.attention.grid import Index, take, take_broadcast
+from regard.attention.grid import Grid, Index, take, take_broadcast
 from regard.attention.kernel_inputs import subtract_row_max
 from regard.attention.mask import EMPTY, And, Mask
 from regard.attention.precision import HALF, compute_dtype, no_autocast, upcast
@@ -287,16 +287,21 @@ class _ScoreModifiers:
         if bias is not None and call.bias_may_mask:
             allowed_by_bias = bias != -math.inf
             allowed = allowed_by_bias if allowed is None else allowed & allowed_by_bias
-            if call.softcap is None:
-                seen = allowed if self.band is None or call.mask is None else call.mask.allowed(grid)
-                bias = subtract_row_max(bias, seen)
+            bias = subtract_row_max(bias, self._seen(allowed, grid)) if call.softcap is None else bias
         self.hidden = None if allowed is None else self._merge_leading(~allowed)
         self.bias = None if bias is None else self._merge_leading(bias)
         if call.gate is not None:
             gate = call.gate
             factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
-            seen = allowed if self.band is None or call.mask is None else call.mask.allowed(grid)
+            seen = self._seen(allowed, grid) if isinstance(gate, Bias) else None
             self.factor = self._merge_leading(factor if seen is None else torch.where(seen, factor, 0.0))
+
+    def _seen(self, allowed: Tensor | None, grid: Grid) -> Tensor | None:
+        """The allowed pairs as a tensor; None: all. A band is not in `allowed`."""
+        if self.band is None or self.call.mask is None:
+            return allowed
+        band = self.call.mask.allowed(grid)
+        return band if allowed is None else band & allowed
 
     def _merge_leading(self, x: Tensor) -> Tensor:
         """(*leading, heads, n, m), axes 1 or missing → (sequences or 1, heads or 1, n or 1, m or 1)."""

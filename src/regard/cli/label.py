@@ -87,7 +87,7 @@ def _suggest(
     from regard.search.label_spreading import spread_labels
     from regard.search.label_table import LabelRow, format_table, normalize_space
 
-    _check_unreviewed(output, labelled)
+    _refuse_reviewed(output, labelled)
     documents, vectors = _embed(files, labelled, options)
     texts = [normalize_space(document.text) for document in documents]
     known_labels = {i: labelled[text] for i, text in enumerate(texts) if text in labelled}
@@ -115,7 +115,7 @@ def _suggest(
     )
 
 
-def _check_unreviewed(output: Path, labelled: dict[str, str]) -> None:
+def _refuse_reviewed(output: Path, labelled: dict[str, str]) -> None:
     """Raise an OptionError if the output has labels that somebody reviewed and that are no examples."""
     from regard.errors import DataError, OptionError
     from regard.search.label_table import normalize_space, read_table
@@ -124,7 +124,8 @@ def _check_unreviewed(output: Path, labelled: dict[str, str]) -> None:
         rows = read_table(output) if output.is_file() else []
     except (DataError, OSError):
         return
-    if any(row.reviewed and labelled.get(normalize_space(row.text)) != row.label for row in rows):
+    known = {text: normalize_space(label) for text, label in labelled.items()}
+    if any(row.reviewed and known.get(normalize_space(row.text)) != row.label for row in rows):
         raise OptionError(
             f"{output} has labels that were reviewed; add --examples {for_shell(output)} and write another "
             "file, or remove it"

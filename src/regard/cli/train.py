@@ -165,8 +165,8 @@ def exit_code_of_signals() -> Iterator[None]:
     except KeyboardInterrupt as error:
         message = next((x for x in error.args if isinstance(x, str)), None)  # StopNow has only its signal
         unsaved = (
-            "stopped without saving what came after the last checkpoint; `regard runs` lists the runs that "
-            "have one, else run the command again"
+            "stopped without saving; `regard resume RUN` continues from the last checkpoint, and if there is "
+            "none yet, run the command again"
         )
         _print_error(f"regard: {message or unsaved}")
         raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None

@@ -276,7 +276,7 @@ def _find(name: str, first: list[str]) -> int | None:
 
 def _is_header(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
     """True if line 1 looks like a header: short, distinct cells, of which one is a usual column name and does
-    not occur again in its column. Of pairs, two must be, or one cell is above a column of numbers.
+    not occur again in its column. A table of pairs needs two such names, or a name above a column of numbers.
     """
     lower = [cell.lower() for cell in first]
     if len(set(lower)) < len(lower) or not all(

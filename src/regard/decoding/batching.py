@@ -153,8 +153,8 @@ def _search_batches(
 def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
     """Run `work` in several threads, one core each; an error or Ctrl-C stops all of them.
 
-    Threads are enough, since torch and the engine release the GIL. They are no daemons: Python ends daemons
-    at exit wherever they are, and one that is freeing a tensor then aborts the process.
+    Threads are enough, since torch and the engine release the GIL. They are not daemon threads: Python kills
+    those at exit, and a thread that is freeing a tensor at that moment aborts the process.
     """
     work = with_interventions(work)
     errors: list[BaseException] = []

@@ -25,7 +25,7 @@ class Background:
         with self._changed:
             self._jobs.append(job)
             if self._thread is None:
-                # No daemon: Python waits for it at exit; see run_workers in decoding/batching.py.
+                # Not a daemon thread, so that Python waits for it at exit: see run_workers in batching.py.
                 self._thread = threading.Thread(target=self._work, name="regard-writer")
                 self._thread.start()
 

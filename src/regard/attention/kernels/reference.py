@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from regard.attention.bias import Bias
 from regard.attention.call import Call
 from regard.attention.grid import Grid, take, take_broadcast
 from regard.attention.kernel_inputs import subtract_row_max
@@ -96,7 +97,7 @@ def weigh(call: Call, inputs: Inputs, stage: str = "gated") -> tuple[Tensor, Ten
     if call.gate is not None and stage == "gated":
         gate = call.gate
         factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
-        if allowed is not None:  # a masked NaN of the gate
+        if allowed is not None and isinstance(gate, Bias):  # a masked NaN of the gate
             factor = torch.where(allowed, factor, 0.0)
         weights = weights * factor.to(weights.dtype)
     return weights, allowed
